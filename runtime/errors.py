@@ -1,0 +1,91 @@
+"""What can go wrong in an episode, by condition (roots: `events.errors`).
+
+Mismatch
+└── MissingBlob             a body that the log names is not in the blob store, or is damaged
+Unreachable
+├── ModelUnavailable        no usable answer from the endpoint within the retries
+├── EnvironmentUnavailable  the benchmark's environment is not installed or its host does not start
+└── RunStopped              nothing on this endpoint can work: key, quota, unknown model
+ChimeError
+├── ModelRefused            the endpoint will not answer this request
+├── UnreadableAnswer        an answer that a stage cannot use; says why, for the repair turn
+├── EmbeddingFailed         an embedder's answer that is not one unit vector per text
+├── EnvironmentCrashed      the host ended; exit code and the tail of its stderr
+├── EnvironmentTimeout      the host did not answer in time and was killed
+└── EnvironmentFailed       the host answered with an error; it lives on
+"""
+
+from events.errors import ChimeError, Mismatch, Unreachable
+
+
+class MissingBlob(Mismatch):
+    """A body that the log names is not in the blob store, or is damaged."""
+
+    def __init__(self, run: str, sha256: str, reason: str) -> None:
+        self.run, self.sha256, self.reason = run, sha256, reason
+        super().__init__(f"blob {sha256} of run {run}: {reason}")
+
+
+class ModelUnavailable(Unreachable):
+    """No usable answer from the endpoint within the retries; `kind` is the error class, a short word."""
+
+    def __init__(self, kind: str, reason: str) -> None:
+        self.kind, self.reason = kind, reason
+        super().__init__(f"model: {reason}")
+
+
+class RunStopped(Unreachable):
+    """Nothing on this endpoint can work (key, quota, unknown model): the run pauses and can be resumed."""
+
+    def __init__(self, kind: str, reason: str) -> None:
+        self.kind, self.reason = kind, reason
+        super().__init__(reason)
+
+
+class ModelRefused(ChimeError):
+    """The endpoint will not answer this request; asking again unchanged is useless."""
+
+    def __init__(self, kind: str, reason: str) -> None:
+        self.kind, self.reason = kind, reason
+        super().__init__(f"model refused: {reason}")
+
+
+class UnreadableAnswer(ChimeError):
+    """An answer that a stage cannot use. `kind` is a short word for counts, `reason` is shown to the model."""
+
+    def __init__(self, kind: str, reason: str) -> None:
+        self.kind, self.reason = kind, reason
+        super().__init__(reason)
+
+
+class EmbeddingFailed(ChimeError):
+    """An embedder's answer that is not one unit vector per text."""
+
+
+class EnvironmentUnavailable(Unreachable):
+    """The benchmark's environment is not installed, or its host does not start."""
+
+
+class EnvironmentCrashed(ChimeError):
+    """The host ended by itself."""
+
+    def __init__(self, exit_code: int | None, stderr_tail: str) -> None:
+        self.exit_code, self.stderr_tail = exit_code, stderr_tail
+        last = stderr_tail.strip().splitlines()[-1:] or [""]
+        super().__init__(f"environment host ended with {exit_code}: {last[0]}")
+
+
+class EnvironmentTimeout(ChimeError):
+    """The host did not answer in time; its process group was killed."""
+
+    def __init__(self, op: str, limit_s: float) -> None:
+        self.op, self.limit_s = op, limit_s
+        super().__init__(f"environment did not answer {op} within {limit_s:g} s")
+
+
+class EnvironmentFailed(ChimeError):
+    """The host answered with an error; it lives on. `kind` is the host's word."""
+
+    def __init__(self, op: str, kind: str, message: str, *, retryable: bool = False) -> None:
+        self.op, self.kind, self.message, self.retryable = op, kind, message, retryable
+        super().__init__(f"environment {op}: {kind}: {message}")

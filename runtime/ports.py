@@ -1,0 +1,336 @@
+"""The protocols through which an episode sees the world. `infra/` implements them; tests have their own."""
+
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Literal, Protocol
+
+from msgspec import Struct
+
+from events.bank import Banks, Item
+from events.ids import BankVersion, MemoryId, Position, RunId, Stage, StreamId, Version
+from events.kinds import Candidate, EmbedderIdentity, Query, Source
+from events.log import Draft, Recorded
+from events.vectors import Vector
+from runtime.task import Description, Evaluation, Message, Opening, StepResult, Task, Tool
+
+# -- log -------------------------------------------------------------------------------------------------------------
+
+
+class Origin(Struct, frozen=True, kw_only=True):
+    """What an event records about where it came from."""
+
+    cause: str | None
+    attempt: int = 1
+
+
+class Appended(Struct, frozen=True, kw_only=True):
+    """Every draft is in the log, whether this call or an earlier one wrote it."""
+
+    positions: list[Position]
+    #: how many of them this call wrote
+    written: int
+
+
+class Taken(Struct, frozen=True, kw_only=True):
+    """A different event holds one of the versions; nothing was written. The caller goes on from `stored`."""
+
+    stored: Recorded
+
+
+class StreamIndex(Struct, frozen=True, kw_only=True):
+    """Where the events of one stream stand."""
+
+    positions: list[Position]
+    last_kind: str
+
+
+class EventLog(Protocol):
+    """The events of one run. Appending the same event again is harmless and answered with its position."""
+
+    @property
+    def run(self) -> RunId: ...
+
+    async def append(
+        self, stream: StreamId, first: Version, drafts: Sequence[Draft], origin: Origin
+    ) -> Appended | Taken:
+        """Put `drafts` at versions first, first + 1, ... of `stream`, all or none.
+
+        Raises:
+            VersionGap: `first` is above the stream's next version.
+            Unreachable: the server does not answer.
+        """
+        ...
+
+    async def read_stream(self, stream: StreamId) -> list[Recorded]:
+        """All events of one stream in order, in one round trip; empty for a stream that does not exist."""
+        ...
+
+    async def read(self, after: Position, limit: int, kinds: frozenset[str] | None = None) -> list[Recorded]:
+        """Up to `limit` events with positions above `after`, in order; of `kinds` only, where given.
+
+        `limit` counts what is read, not what passes `kinds`; an empty answer means the end only without `kinds`.
+        """
+        ...
+
+    def pages(self, after: Position, kinds: frozenset[str] | None = None) -> AsyncIterator[list[Recorded]]:
+        """Every event above `after` up to the head at the time of the call, page by page."""
+        ...
+
+    async def wait(self, after: Position, timeout_s: float) -> bool:
+        """Whether the head is above `after`, at once or within `timeout_s`."""
+        ...
+
+    async def index(self) -> dict[StreamId, StreamIndex]:
+        """Where every stream stands."""
+        ...
+
+    async def head(self) -> Position:
+        """The last position; 0 for an empty log."""
+        ...
+
+
+class LogStore(Protocol):
+    """All runs of a server."""
+
+    def open(self, run: RunId) -> EventLog: ...
+
+    async def runs(self) -> list[RunId]:
+        """Every run with at least one event, in id order."""
+        ...
+
+    async def delete(self, run: RunId, *, dry_run: bool = False) -> dict[str, int]:
+        """Remove a run's keys; what -> how many were (or would be) removed."""
+        ...
+
+
+class Blobs(Protocol):
+    """Bodies too large for an event, by the hex SHA-256 of their bytes, per run."""
+
+    async def put(self, run: RunId, body: bytes) -> str:
+        """Store `body` once; its hash."""
+        ...
+
+    async def get(self, run: RunId, sha256: str) -> bytes:
+        """The body.
+
+        Raises:
+            MissingBlob: not there, or what is there has another hash.
+        """
+        ...
+
+    async def hashes(self, run: RunId) -> list[str]:
+        """Every hash of the run, sorted."""
+        ...
+
+    async def delete(self, run: RunId, *, dry_run: bool = False) -> int:
+        """Remove the run's bodies; how many there were."""
+        ...
+
+
+# -- jobs ------------------------------------------------------------------------------------------------------------
+
+JobKind = Literal["act", "diagnose"]
+
+
+class Job(Struct, frozen=True, kw_only=True):
+    """A wake-up: advance this episode. Ids only."""
+
+    kind: JobKind
+    run: RunId
+    #: t
+    episode: int
+    attempt: int = 1
+
+
+class JobQueue(Protocol):
+    """Where the conductor puts jobs; workers take them on their own."""
+
+    async def enqueue(self, job: Job, timeout_s: float) -> bool:
+        """Queue `job` unless the same (kind, run, episode, attempt) is there already; whether it was new."""
+        ...
+
+    async def lost(self, jobs: Iterable[Job]) -> list[Job]:
+        """Those of `jobs` that are neither waiting in a queue nor held by a live worker."""
+        ...
+
+    async def forget(self, run: RunId, *, dry_run: bool = False) -> int:
+        """Remove every trace of the run's jobs; how many there were."""
+        ...
+
+
+# -- model -----------------------------------------------------------------------------------------------------------
+
+Role = Literal["planner", "executor", "gate"]
+
+
+class ToolCall(Struct, frozen=True, kw_only=True):
+    """One call the model asks for; `arguments` as the model wrote it, not necessarily JSON."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+class TokenUsage(Struct, frozen=True, kw_only=True):
+    """What the endpoint counted; None where it did not say."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
+
+
+class ChatRequest(Struct, frozen=True, kw_only=True):
+    """One question to a model, complete: what is hashed, recorded and cached."""
+
+    role: Role
+    messages: list[Message]
+    tools: list[Tool] = []
+    #: JSON schema the answer should follow
+    schema: dict[str, Any] | None = None
+
+
+class ChatAnswer(Struct, frozen=True, kw_only=True):
+    """What came back, checked for shape but not for sense."""
+
+    content: str
+    tool_calls: list[ToolCall]
+    #: `stop`, `length`, `tool_calls`, `content_filter` or what the endpoint says
+    finish_reason: str
+    usage: TokenUsage
+    #: as the server names it
+    model: str
+    #: thinking text; never goes into a prompt
+    reasoning: str = ""
+
+
+class CallKey(Struct, frozen=True, kw_only=True):
+    """Which call of which stage this is; its id is `<stream>/<stage>/<ordinal>`."""
+
+    run: RunId
+    stream: StreamId
+    #: `planning`, `execution`, `gate`
+    stage: str
+    #: from 1 inside the stage
+    ordinal: int
+    #: from 0; a repair turn or a retry with other words is another call of the same ordinal
+    retry: int = 0
+
+    @property
+    def id(self) -> str:
+        base = f"{self.stream}/{self.stage}/{self.ordinal}"
+        return base if self.retry == 0 else f"{base}.{self.retry}"
+
+
+class ChatModel(Protocol):
+    """A model behind an endpoint, for all roles."""
+
+    async def complete(self, request: ChatRequest, key: CallKey) -> ChatAnswer:
+        """Ask once; transport retries happen inside.
+
+        Raises:
+            ModelRefused: the endpoint will not answer this request (4xx); asking again unchanged is useless.
+            ModelUnavailable: no usable answer within the retries and the time limit.
+            RunStopped: nothing on this endpoint can work (key, quota, unknown model).
+        """
+        ...
+
+
+# -- embeddings and banks --------------------------------------------------------------------------------------------
+
+Side = Literal["query", "document"]
+
+
+class Embedder(Protocol):
+    """Texts to unit vectors in fixed point."""
+
+    @property
+    def identity(self) -> EmbedderIdentity: ...
+
+    async def embed(self, texts: Sequence[str], side: Side) -> list[Vector]:
+        """One vector per text, in order.
+
+        Raises:
+            EmbeddingFailed: a vector that is zero, not finite, of another dimension, or missing.
+        """
+        ...
+
+
+class Recalled(Struct, frozen=True, kw_only=True):
+    """The candidates of one recall with the items behind the chosen ones."""
+
+    candidates: list[Candidate]
+    #: the chosen items as of the version read, in rank order
+    chosen: list[Item]
+    source: Source
+
+
+class BankReader(Protocol):
+    """A run's banks as a worker reads them, at versions in [newest - L, newest]."""
+
+    async def newest(self) -> BankVersion: ...
+
+    async def recall(self, stage: Stage, query: Query, version: BankVersion) -> Recalled:
+        """Equation (5) over the stage's bank at `version`; waits until that version is there."""
+        ...
+
+    async def at(self, version: BankVersion) -> Banks:
+        """The banks at `version`; waits until it is there."""
+        ...
+
+    async def items(self, ids: Sequence[MemoryId], version: BankVersion) -> list[Item]:
+        """Those of `ids` that are live at `version`, in the order asked."""
+        ...
+
+
+# -- environments ----------------------------------------------------------------------------------------------------
+
+
+class EnvironmentSession(Protocol):
+    """A host leased to one episode from reset to evaluate."""
+
+    async def reset(self, task: Task, episode_id: str, seed: int, options: Mapping[str, Any]) -> Opening:
+        """Raises: EnvironmentCrashed, EnvironmentTimeout, EnvironmentFailed."""
+        ...
+
+    async def step(self, action: Message) -> StepResult:
+        """One assistant message. Raises: as `reset`."""
+        ...
+
+    async def evaluate(self) -> Evaluation:
+        """Once, after done or an abort. Raises: as `reset`."""
+        ...
+
+
+class Environment(Protocol):
+    """A benchmark: its tasks, and sessions to work on them."""
+
+    async def describe(self) -> Description: ...
+
+    async def tasks(self, domain: str | None = None, split: str | None = None) -> list[Task]:
+        """In the benchmark's canonical order."""
+        ...
+
+    def session(self) -> AbstractAsyncContextManager[EnvironmentSession]:
+        """A session of its own; leaving it gives the host back, or ends it where it is not clean."""
+        ...
+
+    async def aclose(self) -> None:
+        """End every host."""
+        ...
+
+
+# -- time ------------------------------------------------------------------------------------------------------------
+
+
+class Clock(Protocol):
+    """Time as an input, so that tests wait for nothing."""
+
+    def utc(self) -> str:
+        """Now, as `YYYY-MM-DDTHH:MM:SS.ffffffZ`."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds from some fixed moment."""
+        ...
+
+    async def sleep(self, seconds: float) -> None: ...

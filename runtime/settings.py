@@ -1,0 +1,60 @@
+"""What steers an episode and its models, as data: recorded at the head of the log, read by whoever works on the run.
+
+Two kinds: what changes what a model sees or is judged by (`ModelSettings`, `EpisodeSettings`) is fixed for a run; where
+an endpoint is and how patiently it is asked (`EndpointSettings`) may change on resume.
+"""
+
+from typing import Literal
+
+from msgspec import Struct
+
+from runtime.ports import Role
+
+Thinking = Literal["none", "dashscope", "vllm", "deepseek", "openai"]
+
+
+class ModelSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one role's model is asked with."""
+
+    model: str
+    #: 0 = greedy (Table 7)
+    temperature: float = 0.0
+    #: cap of one answer, tokens
+    max_tokens: int = 1024
+    #: how this endpoint is told not to think
+    thinking: Thinking = "none"
+
+
+class EndpointSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where one role's model is, and how patiently it is asked."""
+
+    #: ends in /v1
+    base_url: str
+    #: name of the environment variable that holds the key; "" = no key
+    api_key_env: str = "OPENAI_API_KEY"
+    #: one try, seconds
+    timeout_s: float = 600.0
+    connect_timeout_s: float = 5.0
+    #: further tries after the first
+    retries: int = 5
+    #: first wait between tries, seconds; doubles, with jitter
+    retry_base_s: float = 1.0
+
+
+class EpisodeSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The limits of one episode (defaults: Table 7)."""
+
+    max_steps: int = 100
+    max_errors: int = 10
+    #: the whole act job, seconds
+    budget_s: float = 3600.0
+    #: handed to every reset
+    seed: int = 42
+    #: how much of the trajectory the gate sees, characters: head and tail
+    trajectory_chars: int = 24_000
+    #: attempts of the environment from reset, after a crash or timeout
+    environment_attempts: int = 3
+
+
+#: caps of one answer by role, tokens
+MAX_TOKENS: dict[Role, int] = {"planner": 1024, "executor": 1024, "gate": 1536}

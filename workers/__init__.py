@@ -1,0 +1,1 @@
+"""Puts the pieces together and starts processes: jobs, the rq worker on anyio, coordinator, command line."""
