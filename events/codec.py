@@ -1,7 +1,7 @@
 """Events to canonical bytes and back, and the export line around them.
 
-Canonical JSON: UTF-8, keys sorted, no spaces, no ASCII escapes, no NaN or infinity, floats that are integers written as
-integers (so -0.0 is 0), lone surrogates replaced by U+FFFD: the bytes of the standard `json.dumps` over the cleaned data.
+Canonical JSON: UTF-8, keys sorted, no spaces, no ASCII escapes, no NaN or infinity, floats that are integers written
+as integers (so -0.0 is 0), lone surrogates replaced by U+FFFD: the bytes of the standard `json.dumps` over that.
 """
 
 import hashlib
@@ -23,7 +23,9 @@ EVENT_CAP = 256 * 1024
 #: an integral float beyond this is not exact as an integer and stays a float
 _EXACT = 2.0**53
 
-_DECODERS: dict[str, msgspec.json.Decoder[AnyEvent]] = {name: msgspec.json.Decoder(kind) for name, kind in KINDS.items()}
+_DECODERS: dict[str, msgspec.json.Decoder[AnyEvent]] = {
+    name: msgspec.json.Decoder(kind) for name, kind in KINDS.items()
+}
 
 
 def clean_text(text: str) -> str:
@@ -175,4 +177,3 @@ def recorded(
         attempt=attempt,
         data=item.data,
     )
-

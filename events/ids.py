@@ -54,7 +54,7 @@ def episode_stream(t: int) -> StreamId:
 
 
 def episode_of(stream: str) -> int | None:
-    """t of an episode's stream; None for the run's and the projector's."""
+    """T of an episode's stream; None for the run's and the projector's."""
     match = _EPISODE.fullmatch(stream)
     return int(match[1]) if match else None
 

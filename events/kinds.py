@@ -259,6 +259,8 @@ class Experience(Struct, frozen=True, kw_only=True):
     #: concrete and actionable and no lint reason
     acceptable: bool
     lint: list[str]
+    #: the gate's own word, units of 1e-4, in [0, 10000]; only where the policy asks for it
+    usefulness_e4: int | None = None
 
 
 class StageExperiences(Struct, frozen=True, kw_only=True):

@@ -1,6 +1,6 @@
 """Old shapes of events brought to the newest, one pure dict -> dict step per schema number.
 
-A step is named by the kind and the schema it starts from; `upcast` walks them in order. A stored log is never rewritten.
+A step is named by the kind and the schema it starts from; `upcast` walks them in order. No stored log is rewritten.
 """
 
 from collections.abc import Callable

@@ -6,7 +6,6 @@ integer-valued arrays is therefore exact in any order, on any CPU and BLAS.
 
 from collections.abc import Sequence
 
-
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct

@@ -1,0 +1,391 @@
+"""The two banks at one version: items, exact search, `evolve`, digest.
+
+`Banks` is a value: `evolve` returns another and leaves the old one as it was. Nothing is copied on the way:
+items sit in small sorted chunks shared between versions, vectors in append-only rows that all versions of a run share.
+"""
+
+import hashlib
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import assert_never
+
+import numpy as np
+import numpy.typing as npt
+
+from events.codec import canonical
+from events.errors import FoldMismatch
+from events.ids import STAGES, BankVersion, MemoryId, MemoryOrder, Stage, attributed, memory_order
+from events.kinds import Diagnosed, Experience, SeededItem
+from events.operations import Discarded, Ignored, Inserted, Merged, Operation, Pruned, ValueUpdated
+from events.rows import Rows
+from events.sorted_items import Chunks
+from events.vectors import Vector
+
+_SEED_VERSION = BankVersion(0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """m_i = (c_i, e_i, v_i, n_i) of equation (3), with its provenance. Vectors stand in the bank's rows."""
+
+    id: MemoryId
+    #: the stage it was born in
+    bank: Stage
+    #: c_i
+    scenario: str
+    #: e_i: base text, then "\n- " and the text of each bullet
+    experience: str
+    #: how many bullets `experience` holds
+    bullets: int
+    #: row of c_i among the stage's scenario vectors
+    scenario_row: int
+    #: rows of every experience that went into the item, in order of arrival
+    experience_rows: tuple[int, ...]
+    #: SHA-256 of the vectors' int32 bytes, hex
+    scenario_sha256: str
+    experience_sha256s: tuple[str, ...]
+    #: sum of feedback in units of 1e-4; v_i = delta_sum / (10000 n)
+    delta_sum: int
+    #: n_i
+    n: int
+    #: t of every episode that went into it, in order
+    sources: tuple[int, ...]
+    #: how many of the first sources it had at version 0
+    seeded_sources: int
+    #: first version that holds the item
+    inserted_at: BankVersion
+    #: first version that holds its present state
+    changed_at: BankVersion
+    #: what `id` sorts by
+    order: MemoryOrder = field(compare=False, repr=False)
+    _sha256: bytes | None = field(default=None, init=False, compare=False, repr=False)
+
+    @property
+    def value(self) -> float:
+        """The float64 nearest to v_i, in [-1, 1]; 0 for an item never used."""
+        return self.delta_sum / (10_000 * self.n) if self.n else 0.0
+
+    @property
+    def sha256(self) -> bytes:
+        """SHA-256 of the item's canonical bytes (docs/events.md), 32 bytes; computed once."""
+        if self._sha256 is None:
+            object.__setattr__(self, "_sha256", hashlib.sha256(self._canonical()).digest())
+        assert self._sha256 is not None  # noqa: S101 - set above; for the type checker
+        return self._sha256
+
+    def _canonical(self) -> bytes:
+        return canonical(
+            {
+                "bank": self.bank,
+                "bullets": self.bullets,
+                "changed_at": self.changed_at,
+                "delta_sum": self.delta_sum,
+                "experience": self.experience,
+                "experience_vectors": self.experience_sha256s,
+                "id": self.id,
+                "inserted_at": self.inserted_at,
+                "n": self.n,
+                "scenario": self.scenario,
+                "scenario_vector": self.scenario_sha256,
+                "seeded_sources": self.seeded_sources,
+                "sources": self.sources,
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Shelf:
+    """The vectors of one stage's items."""
+
+    scenarios: Rows = field(default_factory=Rows)
+    experiences: Rows = field(default_factory=Rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Nearest:
+    """The item whose scenario is most similar, and c_new . c_item in units of 2^-48."""
+
+    item: Item
+    dot: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Banks:
+    """M_t: every live item of both banks, and their vectors."""
+
+    #: t
+    version: BankVersion = _SEED_VERSION
+    items: Chunks[Item] = field(default_factory=Chunks)
+    planning: Shelf = field(default_factory=Shelf)
+    execution: Shelf = field(default_factory=Shelf)
+
+    def get(self, memory: MemoryId) -> Item | None:
+        """The live item of that id."""
+        return self.items.get(memory_order(memory))
+
+    def __iter__(self) -> Iterator[Item]:
+        """Every live item in id order."""
+        return iter(self.items)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def sizes(self) -> dict[Stage, int]:
+        """Live items by birth stage."""
+        return {stage: self.shelf(stage).scenarios.live for stage in STAGES}
+
+    def shelf(self, stage: Stage) -> Shelf:
+        return self.planning if stage == "planning" else self.execution
+
+    def digest(self) -> str:
+        """Hex SHA-256 of the item hashes in id order: equal exactly when the banks are equal."""
+        return hashlib.sha256(self.items.joined(lambda item: item.sha256)).hexdigest()
+
+    def nearest(
+        self, stages: Sequence[Stage], scenario: npt.NDArray[np.float64], without: Collection[MemoryId] = ()
+    ) -> Nearest | None:
+        """m_{i*} of equation (10): the largest dot over the banks of `stages`, ties to the lowest id.
+
+        Args:
+            stages: which banks to search.
+            scenario: `Vector.exact()` of c_new, shape (d,).
+            without: items that count as gone.
+        """
+        best: Nearest | None = None
+        for stage in stages:
+            rows = self.shelf(stage).scenarios
+            gone = [item.scenario_row for item in map(self.get, without) if item is not None and item.bank == stage]
+            top, at = rows.largest(scenario, gone)
+            for row in at:
+                item = self.get(rows.owner(row))
+                assert item is not None  # noqa: S101 - a live row has a live owner
+                if best is None or (-top, item.order) < (-best.dot, best.item.order):
+                    best = Nearest(item, top)
+        return best
+
+    def most_similar_experience(
+        self, stages: Sequence[Stage], experience: npt.NDArray[np.float64], without: Collection[MemoryId] = ()
+    ) -> int | None:
+        """The largest dot of e_new with every experience vector in the banks of `stages`; None for empty banks."""
+        tops: list[int] = []
+        for stage in stages:
+            rows = self.shelf(stage).experiences
+            items = [item for item in map(self.get, without) if item is not None and item.bank == stage]
+            top, at = rows.largest(experience, [row for item in items for row in item.experience_rows])
+            if at:
+                tops.append(top)
+        return max(tops, default=None)
+
+    def scenario_vector(self, item: Item) -> Vector:
+        """c_i as recorded."""
+        return self.shelf(item.bank).scenarios.vector(item.scenario_row)
+
+    def experience_vectors(self, item: Item) -> list[Vector]:
+        """Every experience vector of the item, in order of arrival."""
+        return [self.shelf(item.bank).experiences.vector(row) for row in item.experience_rows]
+
+
+def seed(banks: Banks, seeds: Iterable[SeededItem]) -> Banks:
+    """`banks` at version 0 with the seed bank's items.
+
+    Raises:
+        NotAUnitVector: a vector that is none.
+        FoldMismatch: ids doubled or out of order.
+    """
+    added: list[Item] = []
+    shelves = {stage: banks.shelf(stage) for stage in STAGES}
+    for one in seeds:
+        shelf = shelves[one.bank]
+        scenarios, row = shelf.scenarios.appended(one.scenario_vector, one.id)
+        experiences, rows = shelf.experiences, list[int]()
+        for vector in one.experience_vectors:
+            experiences, at = experiences.appended(vector, one.id)
+            rows.append(at)
+        shelves[one.bank] = Shelf(scenarios, experiences)
+        added.append(
+            Item(
+                id=one.id,
+                bank=one.bank,
+                scenario=one.scenario,
+                experience=one.experience,
+                bullets=one.bullets,
+                scenario_row=row,
+                experience_rows=tuple(rows),
+                scenario_sha256=_sha256(one.scenario_vector),
+                experience_sha256s=tuple(map(_sha256, one.experience_vectors)),
+                delta_sum=one.delta_sum,
+                n=one.n,
+                sources=tuple(one.sources),
+                seeded_sources=len(one.sources),
+                inserted_at=_SEED_VERSION,
+                changed_at=_SEED_VERSION,
+                order=memory_order(one.id),
+            )
+        )
+    orders = [*([item.order for item in banks][-1:]), *(item.order for item in added)]
+    if any(a >= b for a, b in pairwise(orders)):
+        raise FoldMismatch("seeded", "order of ids", [item.id for item in added], "ascending, each once")
+    items = banks.items.updated({item.order: item for item in added})
+    return Banks(items=items, planning=shelves["planning"], execution=shelves["execution"])
+
+
+def evolve(banks: Banks, diagnosed: Diagnosed | None, operations: Sequence[Operation]) -> Banks:
+    """M_{t+1} of equation (1): `operations` applied to `banks`. Applies decisions, never searches.
+
+    Args:
+        banks: M_t, unchanged afterwards.
+        diagnosed: g_t, whose texts and vectors insert and merge use; None for an abandoned episode.
+        operations: as the policy decided or as `folded` records them.
+
+    Raises:
+        FoldMismatch: an operation that does not fit: a sum, an absent item, an id that exists.
+    """
+    change = _Change(banks, diagnosed)
+    contents = [one for one in operations if isinstance(one, Inserted | Merged | Discarded)]
+    stages = _content_stages(contents, diagnosed)
+    for operation in operations:
+        match operation:
+            case ValueUpdated():
+                change.value(operation)
+            case Pruned():
+                change.prune(operation)
+            case Inserted():
+                change.insert(operation, next(stages))
+            case Merged():
+                change.merge(operation, next(stages))
+            case Discarded():
+                next(stages)
+            case Ignored():
+                pass
+            case _:
+                assert_never(operation)
+    return change.done()
+
+
+def _content_stages(contents: Sequence[Inserted | Merged | Discarded], diagnosed: Diagnosed | None) -> Iterator[Stage]:
+    """Whose experience each content operation is about: one for each stage in L(a), planning first.
+
+    Where the two banks are one, a merge names its target's birth stage, so the order tells and not `bank`.
+    """
+    if len(contents) == len(STAGES):
+        return iter(STAGES)
+    if diagnosed is not None and len(contents) == len(attributed(diagnosed.label)):
+        return iter(attributed(diagnosed.label))
+    return iter([one.bank for one in contents])
+
+
+class _Change:
+    """One step of `evolve` under way."""
+
+    def __init__(self, banks: Banks, diagnosed: Diagnosed | None) -> None:
+        self._banks, self._diagnosed = banks, diagnosed
+        self._version = BankVersion(banks.version + 1)
+        self._items: dict[MemoryOrder, Item | None] = {}
+        self._shelves: dict[Stage, Shelf] = {}
+
+    def value(self, operation: ValueUpdated) -> None:
+        item = self._item(operation)
+        total, n = item.delta_sum + operation.delta_e4, item.n + 1
+        if (total, n) != (operation.delta_sum, operation.n):
+            raise self._misfit(operation, "sum and count", (operation.delta_sum, operation.n), (total, n))
+        self._put(replace(item, delta_sum=total, n=n, changed_at=self._version))
+
+    def prune(self, operation: Pruned) -> None:
+        item = self._item(operation)
+        shelf = self._shelf(item.bank)
+        self._shelves[item.bank] = Shelf(
+            shelf.scenarios.without([item.scenario_row]), shelf.experiences.without(item.experience_rows)
+        )
+        self._items[item.order] = None
+
+    def insert(self, operation: Inserted, stage: Stage) -> None:
+        order = memory_order(operation.id)
+        if (self._items[order] if order in self._items else self._banks.items.get(order)) is not None:
+            raise self._misfit(operation, "id", operation.id, "an id that is not in the bank")
+        new = self._new_experience(operation, stage)
+        shelf = self._shelf(operation.bank)
+        scenarios, row = shelf.scenarios.appended(new.scenario_vector, operation.id)
+        experiences, at = shelf.experiences.appended(new.experience_vector, operation.id)
+        self._shelves[operation.bank] = Shelf(scenarios, experiences)
+        self._put(
+            Item(
+                id=operation.id,
+                bank=operation.bank,
+                scenario=new.scenario,
+                experience=new.experience,
+                bullets=0,
+                scenario_row=row,
+                experience_rows=(at,),
+                scenario_sha256=_sha256(new.scenario_vector),
+                experience_sha256s=(_sha256(new.experience_vector),),
+                delta_sum=0,
+                n=0,
+                sources=(operation.source,),
+                seeded_sources=0,
+                inserted_at=self._version,
+                changed_at=self._version,
+                order=order,
+            )
+        )
+
+    def merge(self, operation: Merged, stage: Stage) -> None:
+        item = self._item(operation)
+        item = replace(item, sources=(*item.sources, operation.source), changed_at=self._version)
+        if operation.how != "recorded":
+            new = self._new_experience(operation, stage)
+            shelf = self._shelf(item.bank)
+            experiences, at = shelf.experiences.appended(new.experience_vector, item.id)
+            self._shelves[item.bank] = Shelf(shelf.scenarios, experiences)
+            item = replace(
+                item,
+                experience_rows=(*item.experience_rows, at),
+                experience_sha256s=(*item.experience_sha256s, _sha256(new.experience_vector)),
+            )
+            if operation.how == "appended":
+                text = f"{item.experience}\n- {new.experience}"
+                item = replace(item, experience=text, bullets=item.bullets + 1)
+            else:
+                item = replace(item, experience=self._rewritten(operation, stage), bullets=0)
+        self._put(item)
+
+    def done(self) -> Banks:
+        return Banks(
+            version=self._version,
+            items=self._banks.items.updated(self._items) if self._items else self._banks.items,
+            planning=self._shelf("planning"),
+            execution=self._shelf("execution"),
+        )
+
+    def _item(self, operation: ValueUpdated | Pruned | Merged) -> Item:
+        order = memory_order(operation.id)
+        item = self._items[order] if order in self._items else self._banks.items.get(order)
+        if item is None:
+            raise self._misfit(operation, "id", operation.id, "no such item")
+        return item
+
+    def _put(self, item: Item) -> None:
+        self._items[item.order] = item
+
+    def _shelf(self, stage: Stage) -> Shelf:
+        return self._shelves.get(stage) or self._banks.shelf(stage)
+
+    def _new_experience(self, operation: Inserted | Merged, stage: Stage) -> Experience:
+        new = self._diagnosed.experiences.of(stage) if self._diagnosed is not None else None
+        if new is None:
+            raise self._misfit(operation, "experience", stage, None)
+        return new
+
+    def _rewritten(self, operation: Merged, stage: Stage) -> str:
+        proposal = self._diagnosed.merge_proposals.of(stage) if self._diagnosed is not None else None
+        if proposal is None or proposal.target != operation.id:
+            raise self._misfit(operation, "merge proposal", operation.id, proposal and proposal.target)
+        return proposal.text
+
+    def _misfit(self, operation: Operation, what: str, recorded: object, computed: object) -> FoldMismatch:
+        where = f"bank version {self._version}, {type(operation).__name__} in {operation.bank}"
+        return FoldMismatch(where, what, recorded, computed)
+
+
+def _sha256(vector: Vector) -> str:
+    return hashlib.sha256(vector.q24).hexdigest()

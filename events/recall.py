@@ -1,0 +1,135 @@
+"""Retrieval, pure and exact: floor, top N, equation (5), near ties (reading 5).
+
+A score is dot/2^48 x (1 + clip(alpha x adjusted, -beta, beta)); candidates are compared as integers over one common
+denominator, so nothing depends on how floats round. Floats are computed once, for the reader.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import lcm
+
+import numpy as np
+import numpy.typing as npt
+
+from events.bank import Banks, Item
+from events.ids import Stage
+from events.kinds import Candidate
+from events.parameters import Parameters
+from events.rows import Rows
+from events.vectors import DOT_ONE, Vector
+
+
+@dataclass(frozen=True, slots=True)
+class _Ranked:
+    """One candidate with its exact figures, as integers over denominators common to all candidates."""
+
+    item: Item
+    dot: int
+    adjusted: int
+    score: int
+
+
+def recall(banks: Banks, stages: Sequence[Stage], query: Vector, parameters: Parameters) -> list[Candidate]:
+    """The candidates of one recall in rank order; the first K are `chosen`.
+
+    Exactly the top N by dot over the banks of `stages`, at or above the floor; ties at the cut go to the lowest id.
+
+    Raises:
+        NotAUnitVector: the query is none, or has another dimension than the bank.
+    """
+    exact = query.exact()
+    found = [pair for stage in stages for pair in _top(banks, banks.shelf(stage).scenarios, exact, parameters)]
+    found.sort(key=lambda pair: (-pair[1], pair[0].order))
+    return rank(found[: parameters.top_n], parameters)
+
+
+def _top(banks: Banks, rows: Rows, query: npt.NDArray[np.float64], parameters: Parameters) -> list[tuple[Item, int]]:
+    """Every item of the bank that can be among the top N: ties at the cut are all there."""
+    dots = rows.dots(query)
+    # The least integer dot with dot / 2^48 >= floor.
+    least = -(-parameters.floor.numerator * DOT_ONE // parameters.floor.denominator)
+    above = np.flatnonzero(dots >= least)
+    if above.size > parameters.top_n:
+        values = dots[above]
+        cut = np.partition(values, -parameters.top_n)[-parameters.top_n]
+        above = above[values >= cut]
+    pairs = [(banks.get(rows.owner(row)), int(dots[row])) for row in above.tolist()]
+    return [(item, dot) for item, dot in pairs if item is not None]
+
+
+def rank(found: Sequence[tuple[Item, int]], parameters: Parameters) -> list[Candidate]:
+    """`found` (item, dot in units of 2^-48) scored by equation (5), in rank order after the near-tie step."""
+    adjusted = [_adjusted(item, parameters.lambda_) for item, _ in found]
+    boosts = [_boost(one, parameters) for one in adjusted]
+    adjusted_unit = lcm(*[one.denominator for one in adjusted])
+    score_unit = lcm(*[one.denominator for one in boosts])
+    ranked = [
+        _Ranked(
+            item,
+            dot,
+            one.numerator * (adjusted_unit // one.denominator),
+            dot * boost.numerator * (score_unit // boost.denominator),
+        )
+        for (item, dot), one, boost in zip(found, adjusted, boosts, strict=True)
+    ]
+    return [
+        Candidate(
+            id=one.item.id,
+            dot=one.dot,
+            similarity=one.dot / DOT_ONE,
+            delta_sum=one.item.delta_sum,
+            n=one.item.n,
+            adjusted=one.adjusted / adjusted_unit,
+            score=one.score / (score_unit * DOT_ONE),
+            rank=place,
+            chosen=place <= parameters.top_k,
+        )
+        for place, one in enumerate(_ordered(ranked, score_unit, parameters), 1)
+    ]
+
+
+def _adjusted(item: Item, smoothing: Fraction) -> Fraction:
+    """v~ = v n / (n + lambda) = delta_sum / (10000 (n + lambda)); 0 for an unused item without smoothing."""
+    weight = item.n + smoothing
+    return Fraction(item.delta_sum, 10_000) / weight if weight else Fraction(0)
+
+
+def _boost(adjusted: Fraction, parameters: Parameters) -> Fraction:
+    """1 + clip(alpha v~, -beta, beta)."""
+    return 1 + min(max(parameters.alpha * adjusted, -parameters.beta), parameters.beta)
+
+
+def _ordered(ranked: list[_Ranked], score_unit: int, parameters: Parameters) -> list[_Ranked]:
+    margin = parameters.margin
+    groups: list[list[_Ranked]]
+    match parameters.near_tie:
+        case "off":
+            groups = [sorted(ranked, key=lambda one: (-one.score, one.item.order))]
+        case "score":
+            # score gap <= margin x 2^48 x unit, both sides times the margin's denominator
+            reach = margin.numerator * DOT_ONE * score_unit
+            ranked = sorted(ranked, key=lambda one: (-one.score, one.item.order))
+            groups = _groups(ranked, [one.score * margin.denominator for one in ranked], reach)
+            for group in groups:
+                group.sort(key=lambda one: (-one.adjusted, -one.dot, one.item.order))
+        case "similarity":
+            reach = margin.numerator * DOT_ONE
+            ranked = sorted(ranked, key=lambda one: (-one.dot, one.item.order))
+            groups = _groups(ranked, [one.dot * margin.denominator for one in ranked], reach)
+            for group in groups:
+                group.sort(key=lambda one: (-one.score, -one.dot, one.item.order))
+    return [one for group in groups for one in group]
+
+
+def _groups(ranked: Sequence[_Ranked], heights: Sequence[int], reach: int) -> list[list[_Ranked]]:
+    """Anchored groups: each holds what lies within `reach` of its first; ties would not be transitive pairwise."""
+    groups: list[list[_Ranked]] = []
+    anchor = 0
+    for one, height in zip(ranked, heights, strict=True):
+        if groups and anchor - height <= reach:
+            groups[-1].append(one)
+        else:
+            groups.append([one])
+            anchor = height
+    return groups

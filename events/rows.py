@@ -1,0 +1,122 @@
+"""Append-only rows of unit vectors that all versions of a bank share.
+
+A `Rows` is a view: its first `length` rows, less the `dead` ones. Appending to the newest view writes behind it and
+returns a longer view; appending to an older one branches, which copies one block at most.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from events.errors import NotAUnitVector
+from events.ids import MemoryId
+from events.vectors import Vector
+
+#: rows of one block; 8 MiB at 1024 dimensions, untouched until written
+_BLOCK = 1024
+
+
+class _Store:
+    """The rows themselves: blocks of shape (_BLOCK, d), float64 holding components x 2^24 exactly."""
+
+    __slots__ = ("blocks", "dimension", "length", "owners")
+
+    def __init__(self, dimension: int) -> None:
+        self.dimension = dimension
+        self.blocks: list[npt.NDArray[np.float64]] = []
+        self.owners: list[MemoryId] = []
+        self.length = 0
+
+    def append(self, row: npt.NDArray[np.float64], owner: MemoryId) -> None:
+        block, at = divmod(self.length, _BLOCK)
+        if block == len(self.blocks):
+            self.blocks.append(np.empty((_BLOCK, self.dimension)))
+        self.blocks[block][at] = row
+        self.owners.append(owner)
+        self.length += 1
+
+    def branch(self, length: int) -> "_Store":
+        branch = _Store(self.dimension)
+        full, rest = divmod(length, _BLOCK)
+        branch.blocks = self.blocks[:full]
+        if rest:
+            branch.blocks.append(self.blocks[full].copy())
+        branch.owners = self.owners[:length]
+        branch.length = length
+        return branch
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The first `length` rows of a store, less the `dead` ones."""
+
+    _store: _Store | None = field(default=None, repr=False, compare=False)
+    length: int = 0
+    dead: tuple[int, ...] = ()
+
+    @property
+    def live(self) -> int:
+        return self.length - len(self.dead)
+
+    def owner(self, row: int) -> MemoryId:
+        """The item that the row belongs to."""
+        assert self._store is not None  # noqa: S101 - a row exists
+        return self._store.owners[row]
+
+    def vector(self, row: int) -> Vector:
+        """The row as recorded."""
+        assert self._store is not None  # noqa: S101 - a row exists
+        block, at = divmod(row, _BLOCK)
+        return Vector(dim=self._store.dimension, q24=self._store.blocks[block][at].astype("<i4").tobytes())
+
+    def appended(self, vector: Vector, owner: MemoryId) -> tuple["Rows", int]:
+        """These rows and one more; the number of the new one.
+
+        Raises:
+            NotAUnitVector: not of unit length, or not of these rows' dimension.
+        """
+        exact = vector.exact()
+        store = self._store or _Store(vector.dim)
+        if store.dimension != vector.dim:
+            raise NotAUnitVector(f"a vector of {vector.dim} dimensions in a bank of {store.dimension}")
+        if store.length != self.length:
+            store = store.branch(self.length)
+        store.append(exact, owner)
+        return Rows(store, self.length + 1, self.dead), self.length
+
+    def without(self, rows: Sequence[int]) -> "Rows":
+        """These rows with `rows` dead."""
+        return Rows(self._store, self.length, (*self.dead, *rows))
+
+    def dots(self, query: npt.NDArray[np.float64], without: Sequence[int] = ()) -> npt.NDArray[np.float64]:
+        """Q . row in units of 2^-48 for every row, exact integers as float64, shape (length,); -inf for dead ones.
+
+        Args:
+            query: `Vector.exact()`, shape (d,).
+            without: further rows that count as dead.
+
+        Raises:
+            NotAUnitVector: the query has another dimension.
+        """
+        if self._store is None or self.length == 0:
+            return np.empty(0)
+        if query.shape != (self._store.dimension,):
+            raise NotAUnitVector(f"a query of {query.size} dimensions for a bank of {self._store.dimension}")
+        out = np.empty(self.length)
+        for start in range(0, self.length, _BLOCK):
+            stop = min(start + _BLOCK, self.length)
+            np.matmul(self._store.blocks[start // _BLOCK][: stop - start], query, out=out[start:stop])
+        for gone in (self.dead, without):
+            if gone:
+                out[list(gone)] = -np.inf
+        return out
+
+    def largest(self, query: npt.NDArray[np.float64], without: Sequence[int] = ()) -> tuple[int, list[int]]:
+        """The largest dot and every live row that has it; (0, []) where no row is live."""
+        dots = self.dots(query, without)
+        top = dots.max(initial=-np.inf)
+        if not np.isfinite(top):
+            return 0, []
+        return int(top), np.flatnonzero(dots == top).tolist()

@@ -1,0 +1,93 @@
+"""An immutable map in key order, cheap to change a little: sorted chunks, shared between versions."""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from events.ids import MemoryOrder
+
+T = TypeVar("T")
+
+#: a chunk is split above this; a change costs one chunk and one pointer per chunk
+_CHUNK = 64
+
+
+class _Chunk(Generic[T]):
+    __slots__ = ("_joined", "keys", "values")
+
+    def __init__(self, keys: tuple[MemoryOrder, ...], values: tuple[T, ...]) -> None:
+        self.keys, self.values = keys, values
+        self._joined: bytes | None = None
+
+    def joined(self, of: Callable[[T], bytes]) -> bytes:
+        if self._joined is None:
+            self._joined = b"".join(map(of, self.values))
+        return self._joined
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chunks(Generic[T]):
+    """Values by key, iterated in key order."""
+
+    _chunks: tuple[_Chunk[T], ...] = ()
+    #: first key of each chunk
+    _firsts: tuple[MemoryOrder, ...] = ()
+    _length: int = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[T]:
+        for chunk in self._chunks:
+            yield from chunk.values
+
+    def get(self, key: MemoryOrder) -> T | None:
+        """The value at `key`, or None."""
+        at = bisect_right(self._firsts, key) - 1
+        if at < 0:
+            return None
+        chunk = self._chunks[at]
+        inside = bisect_left(chunk.keys, key)
+        return chunk.values[inside] if inside < len(chunk.keys) and chunk.keys[inside] == key else None
+
+    def joined(self, of: Callable[[T], bytes]) -> bytes:
+        """`of` each value, joined in key order. Kept per chunk: always ask with the same function."""
+        return b"".join([chunk.joined(of) for chunk in self._chunks])
+
+    def updated(self, changes: Mapping[MemoryOrder, T | None]) -> "Chunks[T]":
+        """These values with `changes` put in; None removes a key."""
+        by_chunk: dict[int, dict[MemoryOrder, T | None]] = {}
+        for key, value in changes.items():
+            by_chunk.setdefault(max(0, bisect_right(self._firsts, key) - 1), {})[key] = value
+        chunks: list[_Chunk[T]] = []
+        length, start = self._length, 0
+        for at in sorted(by_chunk):
+            chunks.extend(self._chunks[start:at])
+            old = self._chunks[at] if self._chunks else _Chunk[T]((), ())
+            new = _changed(old, by_chunk[at])
+            length += sum(len(chunk.keys) for chunk in new) - len(old.keys)
+            chunks.extend(new)
+            start = at + 1
+        chunks.extend(self._chunks[start:])
+        return Chunks(tuple(chunks), tuple([chunk.keys[0] for chunk in chunks]), length)
+
+
+def _changed(chunk: _Chunk[T], changes: Mapping[MemoryOrder, T | None]) -> list[_Chunk[T]]:
+    keys, values = list(chunk.keys), list(chunk.values)
+    for key, value in changes.items():
+        at = bisect_left(keys, key)
+        there = at < len(keys) and keys[at] == key
+        if value is None:
+            if there:
+                del keys[at], values[at]
+        elif there:
+            values[at] = value
+        else:
+            keys.insert(at, key)
+            values.insert(at, value)
+    # Ids mostly arrive in ascending order: full chunks stay full, the rest is the last one.
+    return [
+        _Chunk(tuple(keys[start : start + _CHUNK]), tuple(values[start : start + _CHUNK]))
+        for start in range(0, len(keys), _CHUNK)
+    ]

@@ -1,0 +1,129 @@
+"""A log checked against the fold: operations and digest at every version, every recall, every version and position."""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from events import policies
+from events.bank import Banks, evolve
+from events.codec import decode
+from events.errors import FoldMismatch, VersionGap
+from events.fold import REPLAY_KINDS, State, decide, step
+from events.ids import StreamId
+from events.kinds import Folded, Retrieved, RunConfig
+from events.log import Recorded
+from events.policies import Policy
+from events.recall import recall
+
+
+@dataclass(slots=True)
+class Verified:
+    """What was compared and found equal."""
+
+    events: int = 0
+    versions: int = 0
+    recalls: int = 0
+    digest: str = ""
+    #: recalls of versions that the window no longer holds (`latest` mode, very late readers)
+    unchecked_recalls: int = 0
+
+
+@dataclass(slots=True)
+class Verifier:
+    """Feed it a log in position order; it raises at the first event that is not what the fold gives."""
+
+    report: Verified = field(default_factory=Verified)
+    _state: State = field(default_factory=State)
+    _policy: Policy | None = None
+    _versions: dict[StreamId, int] = field(default_factory=dict)
+    _window: deque[Banks] = field(default_factory=deque)
+
+    def feed(self, recorded: Recorded) -> None:
+        """Check one more event.
+
+        Raises:
+            VersionGap: a position or version that is not the next.
+            FoldMismatch: operations, digest or candidates that are not what the fold gives.
+            UnreadableEvent: data that is none, or an unknown kind or schema.
+        """
+        self._check_order(recorded)
+        if recorded.kind == "folded":
+            self._check_fold(recorded)
+        elif recorded.kind == "retrieved":
+            self._check_recall(recorded)
+        before = self._state.banks
+        if recorded.kind in REPLAY_KINDS:
+            self._state = step(self._state, recorded)
+        else:
+            decode(recorded)
+        if self._policy is None:
+            self._policy = policies.recorded(self._state.begun().config.policy)
+            self._window = deque([self._state.banks], maxlen=_window(self._state.begun().config))
+        elif recorded.kind == "seeded":
+            self._window[-1] = self._state.banks
+        elif self._state.banks is not before:
+            self._window.append(self._state.banks)
+        self.report.events += 1
+        self.report.digest = ""
+
+    def _check_order(self, recorded: Recorded) -> None:
+        if recorded.position != self.report.events + 1:
+            raise VersionGap(f"position of {recorded.id}", self.report.events + 1, recorded.position)
+        expected = self._versions.get(recorded.stream, 0) + 1
+        if recorded.version != expected:
+            raise VersionGap(f"version of {recorded.id}", expected, recorded.version)
+        self._versions[recorded.stream] = expected
+
+    def _check_fold(self, recorded: Recorded) -> None:
+        event = decode(recorded)
+        assert isinstance(event, Folded) and self._policy is not None  # noqa: S101, PT018 - by kind; the header is first
+        banks, waiting = self._state.banks, self._state.waiting
+        if event.episode not in waiting or event.episode != banks.version:
+            return  # `step` names it
+        diagnosed = waiting[event.episode]
+        operations = decide(self._policy, self._state.begun(), banks, event.episode, diagnosed)
+        if operations != event.operations:
+            raise FoldMismatch(recorded.id, "operations", event.operations, operations)
+        digest = evolve(banks, diagnosed, operations).digest()
+        if digest != event.digest:
+            raise FoldMismatch(recorded.id, "digest", event.digest, digest)
+        self.report.versions += 1
+
+    def _check_recall(self, recorded: Recorded) -> None:
+        event = decode(recorded)
+        assert isinstance(event, Retrieved) and self._policy is not None  # noqa: S101, PT018 - by kind; the header is first
+        banks = next((one for one in self._window if one.version == event.bank_version), None)
+        if banks is None:
+            if event.bank_version > self._state.banks.version:
+                raise FoldMismatch(recorded.id, "bank version", event.bank_version, self._state.banks.version)
+            self.report.unchecked_recalls += 1
+            return
+        found = recall(banks, (event.stage,), event.query.vector, self._policy.parameters)
+        if found != event.candidates:
+            at = next((i for i, (a, b) in enumerate(zip(event.candidates, found, strict=False)) if a != b), None)
+            if at is None:
+                raise FoldMismatch(recorded.id, "number of candidates", len(event.candidates), len(found))
+            raise FoldMismatch(recorded.id, f"candidate {at + 1}", event.candidates[at], found[at])
+        self.report.recalls += 1
+
+    def done(self) -> Verified:
+        """The report, with the digest of the newest version."""
+        self.report.digest = self._state.banks.digest()
+        return self.report
+
+
+def _window(config: RunConfig) -> int:
+    """How many versions a reader can be behind: an open episode t reads max(0, t+1-L), and t is not folded yet."""
+    return (config.lag if config.lag != "latest" else 0) + 2 * config.concurrency + 1
+
+
+def verify(events: Iterable[Recorded]) -> Verified:
+    """The whole log checked.
+
+    Raises:
+        As `Verifier.feed`.
+    """
+    verifier = Verifier()
+    for recorded in events:
+        verifier.feed(recorded)
+    return verifier.done()
