@@ -36,6 +36,10 @@ class State:
     #: the last event seen
     position: Position = _START
 
+    def at_least(self, position: Position) -> "State":
+        """This state, having seen everything up to `position`: for readers that skip kinds."""
+        return self if position <= self.position else replace(self, position=position)
+
     def begun(self) -> RunStarted:
         """The run header.
 

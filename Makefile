@@ -1,0 +1,60 @@
+# The index of commands. Each one sets up all that it needs and works from a fresh clone with Python >= 3.11 and make.
+#
+#   make demo    the whole loop on real tasks, no key and no server of yours: three arms, one table, banks rebuilt
+#   make test    every test (real Redis or Valkey, real rq, real HTTP, the BFCL environment)
+#   make lint    ruff, mypy --strict, pyright, import-linter, deptry
+#   make bench   measurements side by side; writes bench/results/
+#   make lock    resolve the dependencies anew (needs uv)
+#   make clean   remove what these commands made: .venv, .chime, caches
+
+PYTHON ?= python3
+BIN := .venv/bin
+CHIME := $(BIN)/chime
+export CHIME_HOME ?= $(CURDIR)/.chime
+# One BLAS thread: two spin against each other on a shared machine.
+export OPENBLAS_NUM_THREADS := 1
+export OMP_NUM_THREADS := 1
+
+.PHONY: demo test lint bench lock clean venv bfcl
+.DEFAULT_GOAL := help
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+venv: .venv/ready
+
+.venv/ready: .requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "chime needs Python 3.11 or newer; say make PYTHON=/path/to/python3.11"; exit 2; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r .requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+bfcl: venv
+	@$(CHIME) env install bfcl
+
+demo: bfcl
+	@$(CHIME) demo
+
+test: bfcl
+	$(BIN)/pytest -q -n 2 --dist loadfile
+
+lint: venv
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/deptry .
+	$(BIN)/mypy
+	$(BIN)/pyright
+
+bench: venv
+	$(BIN)/python -m bench
+
+# The lock holds versions and hashes only, the build backend among them, and names no index.
+lock:
+	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
+	  --extra embedded --group dev pyproject.toml .ci/build-backend.in -o .requirements.lock
+
+clean:
+	rm -rf .venv .chime .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage dist build

@@ -1,0 +1,119 @@
+"""A process's own copy of a run's banks, kept by reading the log and evolving: exact, in memory, without tokens."""
+
+from collections import deque
+from collections.abc import Sequence
+
+import anyio
+import structlog
+
+from events import policies
+from events.bank import Banks, Item
+from events.errors import Mismatch, VersionGap
+from events.fold import REPLAY_KINDS, State, step
+from events.ids import BankVersion, MemoryId, Stage
+from events.kinds import Query, RunStarted
+from events.policies import Policy
+from events.recall import recall
+from runtime.ports import EventLog, Recalled
+
+_log = structlog.get_logger("chime.replica")
+
+#: how long one wait for news lasts before the log is asked again, seconds
+_PATIENCE_S = 5.0
+
+
+class Replica:
+    """`runtime.ports.BankReader` over the log alone: reads it when asked, holds the versions a reader may ask for."""
+
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
+        self._reading = anyio.Lock()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._state = State()
+        self._policy: Policy | None = None
+        self._window: deque[Banks] = deque([self._state.banks])
+
+    async def header(self) -> RunStarted:
+        """The run header.
+
+        Raises:
+            UnreadableEvent: the log does not begin with one.
+        """
+        if self._state.header is None:
+            await self._catch_up()
+        return self._state.begun()
+
+    async def tasks(self) -> tuple[str, ...]:
+        """Every task id of one epoch, in order."""
+        await self.header()
+        return self._state.tasks
+
+    async def newest(self) -> BankVersion:
+        """The newest version in the log."""
+        await self._catch_up()
+        return self._state.banks.version
+
+    async def at(self, version: BankVersion) -> Banks:
+        """The banks at `version`; waits until it is there.
+
+        Raises:
+            Mismatch: older than the versions held: nobody in the run may read it any more.
+        """
+        while self._state.banks.version < version or self._state.header is None:
+            await self._catch_up()
+            if self._state.banks.version < version:
+                await self._log.wait(self._state.position, _PATIENCE_S)
+        oldest = self._window[0].version
+        if version < oldest:
+            raise Mismatch(f"bank version {version} of run {self._log.run} is gone; the oldest held is {oldest}")
+        return self._window[version - oldest]
+
+    async def recall(self, stage: Stage, query: Query, version: BankVersion) -> Recalled:
+        """Equation (5) over the stage's bank at `version`."""
+        banks = await self.at(version)
+        assert self._policy is not None  # noqa: S101 - set with the header, which `at` has read
+        candidates = recall(banks, (stage,), query.vector, self._policy.parameters)
+        chosen = [item for one in candidates if one.chosen and (item := banks.get(one.id)) is not None]
+        return Recalled(candidates=candidates, chosen=chosen, source="exact")
+
+    async def items(self, ids: Sequence[MemoryId], version: BankVersion) -> list[Item]:
+        """Those of `ids` that are live at `version`, in the order asked."""
+        banks = await self.at(version)
+        return [item for one in ids if (item := banks.get(one)) is not None]
+
+    async def _catch_up(self) -> None:
+        async with self._reading:
+            try:
+                await self._read_on()
+            except VersionGap as gap:
+                # The server lost its tail: what was derived from it goes, and the log is read again.
+                _log.warning("replica_reset", run_id=self._log.run, reason=str(gap))
+                self._forget()
+                await self._read_on()
+
+    async def _read_on(self) -> None:
+        head = await self._log.head()
+        if head < self._state.position:
+            raise VersionGap(f"head of run {self._log.run}", self._state.position, head)
+        if head == self._state.position:
+            return
+        async for page in self._log.pages(self._state.position, REPLAY_KINDS):
+            for recorded in page:
+                banks = self._state.banks
+                self._state = step(self._state, recorded)
+                if recorded.kind == "run_started":
+                    self._begin(self._state.begun())
+                elif self._state.banks.version > banks.version:
+                    self._window.append(self._state.banks)
+                elif self._state.banks is not banks:
+                    self._window[-1] = self._state.banks
+        # The filter skips kinds, so the last event read may stand before the head.
+        self._state = self._state.at_least(head)
+
+    def _begin(self, header: RunStarted) -> None:
+        self._policy = policies.recorded(header.config.policy)
+        lag = header.config.lag if header.config.lag != "latest" else 0
+        # An open episode t reads max(0, t+1-L) and t is not folded; the gate reads the same version later.
+        self._window = deque([self._state.banks], maxlen=lag + 2 * header.config.concurrency + 1)

@@ -1,0 +1,263 @@
+"""Reads a run's log and enqueues the jobs that are due. Workers never enqueue; the log alone says what is missing.
+
+It appends only what no worker can: `abandoned` for an act job that was lost three times, a degraded diagnosis for a lost
+gate job, `run_finished`.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import structlog
+from runtime.gate import degraded
+from runtime.schedule import Due, due
+
+from events.codec import decode, draft
+from events.ids import RUN_STREAM, StreamId, Version, episode_of, episode_stream
+from events.kinds import (
+    Abandoned,
+    AnyEvent,
+    Counts,
+    Diagnosed,
+    Noted,
+    Operated,
+    Outcome,
+    Retrieved,
+    RunFinished,
+    RunStarted,
+    Scored,
+    TasksListed,
+)
+from events.log import Recorded
+from runtime.ports import EventLog, Job, JobQueue, Origin, StreamIndex, Taken
+
+_log = structlog.get_logger("chime.conductor")
+
+#: how often a job is tried before its episode ends without it
+ATTEMPTS = 3
+
+#: an event that ends an episode
+ENDS = ("diagnosed", "abandoned")
+
+Control = Literal["running", "paused", "stopped", "cancelled", "finished"]
+
+
+@dataclass(slots=True)
+class Progress:
+    """What a run's log says so far, for the live line and the closing table."""
+
+    #: s_t by episode
+    scores: dict[int, bool] = field(default_factory=dict)
+    labels: Counter[str] = field(default_factory=Counter)
+    degraded: Counter[str] = field(default_factory=Counter)
+    calls: int = 0
+    episodes: int = 0
+    diagnosed: int = 0
+    abandoned: int = 0
+    folded: int = 0
+
+
+class Conductor:
+    """One run's open episodes and outstanding jobs. `see` events in position order."""
+
+    def __init__(self, log: EventLog, queue: JobQueue) -> None:
+        self._events, self._queue = log, queue
+        self._header: RunStarted | None = None
+        self._tasks: list[str] = []
+        #: streams of episodes that are not folded, and how the others stand
+        self._index: dict[StreamId, StreamIndex] = {}
+        self._last_id: dict[StreamId, str] = {}
+        self._run_version = 0
+        self._outstanding: dict[tuple[str, int], Job] = {}
+        self.progress = Progress()
+        self.control: Control = "running"
+        #: why it is paused or stopped
+        self.reason = ""
+
+    @property
+    def total(self) -> int:
+        """Episodes the run has in all its epochs."""
+        return self._header.tasks_total * self._header.config.epochs if self._header else 0
+
+    @property
+    def header(self) -> RunStarted | None:
+        return self._header
+
+    def see(self, recorded: Recorded) -> None:
+        """One more event of the log."""
+        t = episode_of(recorded.stream)
+        if t is not None:
+            self._see_episode(t, recorded)
+        elif recorded.stream == RUN_STREAM:
+            self._run_version = recorded.version
+            self._see_run(decode(recorded))
+        elif recorded.kind == "folded":
+            self.progress.folded = recorded.version
+            gone = episode_stream(recorded.version - 1)
+            self._index.pop(gone, None)
+            self._last_id.pop(gone, None)
+
+    def _see_episode(self, t: int, recorded: Recorded) -> None:
+        before = self._index.get(recorded.stream)
+        positions = [*(before.positions if before else ()), recorded.position]
+        self._index[recorded.stream] = StreamIndex(positions=positions, last_kind=recorded.kind)
+        self._last_id[recorded.stream] = recorded.id
+        self.progress.episodes += recorded.version == 1
+        if recorded.kind == "scored":
+            self._outstanding.pop(("act", t), None)
+        elif recorded.kind in ENDS:
+            self._outstanding.pop(("act", t), None)
+            self._outstanding.pop(("diagnose", t), None)
+        if recorded.kind in ("planned", "executed", "scored", *ENDS):
+            self._count(t, decode(recorded))
+
+    def _count(self, t: int, event: AnyEvent) -> None:
+        match event:
+            case Scored():
+                self.progress.scores[t] = event.success
+            case Diagnosed():
+                self.progress.diagnosed += 1
+                self.progress.labels[event.label] += event.degraded is None
+                if event.degraded is not None:
+                    self.progress.degraded[event.degraded] += 1
+                self.progress.calls += event.usage.calls
+            case Abandoned():
+                self.progress.abandoned += 1
+            case _:
+                self.progress.calls += getattr(event, "usage").calls  # noqa: B009 - planned and executed have it
+
+    def _see_run(self, event: AnyEvent) -> None:
+        match event:
+            case RunStarted():
+                self._header, self._tasks = event, list(event.tasks)
+            case TasksListed():
+                self._tasks.extend(event.tasks)
+            case Operated(action="pause"):
+                self.control, self.reason = "paused", event.reason
+            case Operated(action="resume"):
+                self.control, self.reason = "running", ""
+                # What was given up while the run stood still is tried afresh.
+                self._outstanding.clear()
+            case Operated(action="cancel"):
+                self.control, self.reason = "cancelled", event.reason
+            case Noted(topic="run_stopped"):
+                self.control, self.reason = "stopped", str(event.facts.get("reason", ""))
+            case RunFinished():
+                self.control = "finished"
+            case _:
+                pass
+
+    async def enqueue_due(self, folded: int) -> None:
+        """Put every job that is due and not outstanding into its queue."""
+        header = self._header
+        if header is None or self.control not in ("running", "cancelled"):
+            return
+        for one in self._due(header, folded):
+            key = (one.kind, one.episode)
+            if key in self._outstanding or (self.control == "cancelled" and self._unstarted(one)):
+                continue
+            job = Job(kind=one.kind, run=self._events.run, episode=one.episode)
+            self._outstanding[key] = job
+            await self._queue.enqueue(job, _timeout_s(header))
+
+    def _due(self, header: RunStarted, folded: int) -> Sequence[Due]:
+        return due(
+            self._index,
+            folded=folded,
+            total=self.total,
+            lag=header.config.lag,
+            concurrency=header.config.concurrency,
+            tasks=self._tasks,
+            depends_on=header.config.depends_on,
+        )
+
+    def _unstarted(self, one: Due) -> bool:
+        return episode_stream(one.episode) not in self._index
+
+    async def lost(self) -> list[Job]:
+        """Outstanding jobs that nobody waits for or works on. Read the log once more before acting on it."""
+        return await self._queue.lost(list(self._outstanding.values())) if self._outstanding else []
+
+    async def reissue(self, jobs: Sequence[Job]) -> None:
+        """Enqueue lost jobs again, and end the episode of one that was lost too often."""
+        header = self._header
+        assert header is not None  # noqa: S101 - a job is outstanding
+        for job in jobs:
+            key = (job.kind, job.episode)
+            if self._outstanding.get(key) != job:
+                continue  # done meanwhile
+            if job.attempt >= ATTEMPTS:
+                await self._give_up(job)
+                continue
+            again = Job(kind=job.kind, run=job.run, episode=job.episode, attempt=job.attempt + 1)
+            self._outstanding[key] = again
+            _log.warning("job_reissued", run_id=job.run, episode=job.episode, stage=job.kind, attempt=again.attempt)
+            await self._queue.enqueue(again, _timeout_s(header))
+
+    async def _give_up(self, job: Job) -> None:
+        stream = episode_stream(job.episode)
+        recorded = await self._events.read_stream(stream)
+        event: Abandoned | Diagnosed
+        if job.kind == "act":
+            kinds = {one.kind for one in recorded}
+            stage: Literal["planning", "execution", "scoring"] = "planning"
+            if "planned" in kinds:
+                stage = "scoring" if "executed" in kinds else "execution"
+            event = Abandoned(stage=stage, reason="worker_lost", attempts=job.attempt)
+        else:
+            events = [decode(one) for one in recorded]
+            scored = next(one for one in events if isinstance(one, Scored))
+            retrieved = [one for one in events if isinstance(one, Retrieved)]
+            event = degraded("worker_lost", success=scored.success, retrieved=retrieved)
+        cause = recorded[-1].id if recorded else None
+        first = Version(len(recorded) + 1)
+        result = await self._events.append(stream, first, [draft(event)], Origin(cause=cause, attempt=job.attempt))
+        _log.error("job_given_up", run_id=job.run, episode=job.episode, stage=job.kind, attempts=job.attempt)
+        if not isinstance(result, Taken):
+            self._outstanding.pop((job.kind, job.episode), None)
+
+    def ended(self, folded: int) -> Outcome | None:
+        """How the run has ended, once nothing of it is left to do."""
+        if self._header is None or self.control == "finished":
+            return None
+        if folded == self.total:
+            return "completed"
+        if self.control == "cancelled" and not self._outstanding and not self._open():
+            return "stopped"
+        return None
+
+    def _open(self) -> bool:
+        """Whether an episode has started and not ended."""
+        return any(one.last_kind not in ENDS for one in self._index.values())
+
+    async def finish(self, outcome: Outcome, folded: int) -> None:
+        """Append `run_finished`, the last event of the log."""
+        event = RunFinished(
+            outcome=outcome,
+            counts=Counts(
+                episodes=self.progress.episodes,
+                diagnosed=self.progress.diagnosed,
+                degraded=sum(self.progress.degraded.values()),
+                abandoned=self.progress.abandoned,
+                folded=folded,
+            ),
+        )
+        await self.tell(event)
+        _log.info("run_finished", run_id=self._events.run, outcome=outcome, episodes=event.counts.episodes)
+
+    async def tell(self, event: AnyEvent, cause: str | None = None) -> None:
+        """Append `event` to the run's own stream, after whatever else is written there."""
+        while True:
+            version = Version(self._run_version + 1)
+            result = await self._events.append(RUN_STREAM, version, [draft(event)], Origin(cause=cause))
+            if not isinstance(result, Taken):
+                return
+            self._run_version = result.stored.version
+            if isinstance(event, RunFinished) and result.stored.kind == "run_finished":
+                return
+
+
+def _timeout_s(header: RunStarted) -> float:
+    """The time one job may take, seconds: the episode's budget and room for the gate."""
+    return float(header.config.limits.get("budget_s", 3600.0)) + 60.0

@@ -1,0 +1,117 @@
+"""Folds a run's diagnoses in stream order and says so in the log: the only writer of `folded`."""
+
+from collections import deque
+from dataclasses import replace
+
+import structlog
+
+from events import policies
+from events.bank import Banks, evolve
+from events.codec import decode, draft
+from events.errors import FoldMismatch
+from events.fold import State, decide, step
+from events.ids import PROJECTOR_STREAM, BankVersion, Version, episode_of
+from events.kinds import Folded, Retrieved
+from events.log import Recorded
+from events.policies import Policy
+from events.recall import recall
+from runtime.ports import EventLog, Origin, Taken
+
+_log = structlog.get_logger("chime.projector")
+
+
+class Projector:
+    """The banks of one run as its log makes them. `see` events in position order, then `fold` what can be folded."""
+
+    def __init__(self, log: EventLog) -> None:
+        self._events = log
+        self._state = State()
+        self._policy: Policy | None = None
+        self._window: deque[Banks] = deque()
+        #: t -> id of the event that ended episode t
+        self._causes: dict[int, str] = {}
+        #: ids of `retrieved` events whose candidates are not what the recall gives
+        self.wrong_recalls: list[str] = []
+
+    @property
+    def state(self) -> State:
+        return self._state
+
+    @property
+    def version(self) -> BankVersion:
+        """The newest version folded."""
+        return self._state.banks.version
+
+    def see(self, recorded: Recorded) -> None:
+        """One more event of the log.
+
+        Raises:
+            FoldMismatch: a `folded` that does not fit.
+            UnreadableEvent: data that is none.
+        """
+        if recorded.kind == "folded" and recorded.version <= self._state.banks.version:
+            return  # our own, already in the banks
+        if recorded.kind == "retrieved":
+            self._check(recorded)
+        if recorded.kind in ("diagnosed", "abandoned") and (t := episode_of(recorded.stream)) is not None:
+            self._causes[t] = recorded.id
+        before = self._state.banks
+        self._state = step(self._state, recorded)
+        if recorded.kind == "run_started":
+            config = self._state.begun().config
+            self._policy = policies.recorded(config.policy)
+            lag = config.lag if config.lag != "latest" else 0
+            self._window = deque([self._state.banks], maxlen=lag + 2 * config.concurrency + 1)
+        elif self._state.banks.version > before.version:
+            self._window.append(self._state.banks)
+        elif self._state.banks is not before:
+            self._window[-1] = self._state.banks
+
+    async def fold(self) -> int:
+        """Append `folded` for every episode that has ended, as far as the order allows; how many.
+
+        Raises:
+            FoldMismatch: the log already holds another `folded` at that place.
+        """
+        folded = 0
+        while self._policy is not None and self.version in self._state.waiting:
+            await self._fold_next(self._policy)
+            folded += 1
+        return folded
+
+    async def _fold_next(self, policy: Policy) -> None:
+        banks, t = self._state.banks, int(self.version)
+        waiting = dict(self._state.waiting)
+        diagnosed = waiting.pop(t)
+        operations = decide(policy, self._state.begun(), banks, t, diagnosed)
+        evolved = evolve(banks, diagnosed, operations)
+        event = Folded(episode=t, bank_version=evolved.version, digest=evolved.digest(), operations=operations)
+        origin = Origin(cause=self._causes.pop(t, None))
+        result = await self._events.append(PROJECTOR_STREAM, Version(t + 1), [draft(event)], origin)
+        if isinstance(result, Taken):
+            raise FoldMismatch(result.stored.id, "folded", result.stored.data.decode(), draft(event).data.decode())
+        self._state = replace(self._state, banks=evolved, waiting=waiting)
+        self._window.append(evolved)
+        _log.info(
+            "folded",
+            run_id=self._events.run,
+            episode=t,
+            stage="fold",
+            bank_version=evolved.version,
+            operations=len(operations),
+            digest=event.digest[:12],
+            **{f"bank_{stage}": size for stage, size in evolved.sizes().items()},
+        )
+
+    def _check(self, recorded: Recorded) -> None:
+        """Recompute a recorded recall: a store that answered wrongly is found here."""
+        event = decode(recorded)
+        if not isinstance(event, Retrieved) or self._policy is None:
+            return
+        banks = next((one for one in self._window if one.version == event.bank_version), None)
+        if banks is None:
+            return
+        found = recall(banks, (event.stage,), event.query.vector, self._policy.parameters)
+        if found != event.candidates:
+            self.wrong_recalls.append(recorded.id)
+            _log.error("recall_differs", run_id=recorded.run, event_id=recorded.id, source=event.source)
