@@ -44,6 +44,10 @@ DEFAULTS: dict[str, int | str] = {
     "theta_prune": "-0.1",
     "bullets": 5,
     "merge_text": "append",
+    "addition": "novelty",
+    "misleading": "any",
+    "neutral": "count",
+    "conf_values": "off",
 }
 
 _ID = re.compile(r"(?:(.*)\.)?(planning|execution)-(\d+)(?:-(\d+))?")
@@ -230,7 +234,7 @@ def decide(banks: Banks, t: int, diagnosed: Data, policy: str, parameters: Param
     assert policy in ("credit", "outcome"), policy
     if policy == "outcome":
         diagnosed = {**diagnosed, "label": "both", "confidence_e4": 10000, "misleading": []}
-    gamma, label = diagnosed["confidence_e4"], diagnosed["label"]
+    label = diagnosed["label"]
     operations: list[Data] = []
     now = copy.deepcopy(banks)
 
@@ -244,12 +248,9 @@ def decide(banks: Banks, t: int, diagnosed: Data, policy: str, parameters: Param
             if memory not in now[stage]:
                 happen({"op": "noop", "bank": stage, "id": memory, "reason": "absent"})
                 continue
-            if memory in diagnosed["misleading"]:
-                delta = -gamma
-            elif diagnosed["success"] and stage in attributed(label):
-                delta = gamma
-            else:
-                delta = 0
+            delta = feedback(memory, stage, diagnosed, parameters)
+            if delta == 0 and label == "none" and mode(parameters, "neutral") == "skip_none":
+                continue
             item = now[stage][memory]
             sums = {"delta_sum": item["delta_sum"] + delta, "n": item["n"] + 1}
             happen({"op": "value", "bank": stage, "id": memory, "delta_e4": delta, **sums})
@@ -265,6 +266,16 @@ def decide(banks: Banks, t: int, diagnosed: Data, policy: str, parameters: Param
     return operations
 
 
+def feedback(memory: str, stage: str, diagnosed: Data, parameters: Parameters) -> int:
+    """Equation (8), in units of 1e-4."""
+    gamma, within = diagnosed["confidence_e4"], stage in attributed(diagnosed["label"])
+    if mode(parameters, "conf_values") == "on" and Fraction(gamma, 10000) < number(parameters, "theta_conf"):
+        return 0
+    if memory in diagnosed["misleading"] and (within or mode(parameters, "misleading") == "any"):
+        return -gamma
+    return gamma if diagnosed["success"] and within else 0
+
+
 def content(bank: Bank, stage: str, t: int, diagnosed: Data, policy: str, parameters: Parameters) -> Data:
     """The one content operation of an attributed stage, against its bank after values and prunes."""
     new = diagnosed["experiences"][stage]
@@ -277,7 +288,10 @@ def content(bank: Bank, stage: str, t: int, diagnosed: Data, policy: str, parame
             return {"op": "discard", "bank": stage, "reason": "unacceptable"}
     key, arrived = integers(new["scenario_vector"]), integers(new["experience_vector"])
     known = [dot(arrived, vector) for item in bank.values() for vector in item["experience_vectors"]]
-    novel = not known or 1 - Fraction(max(known), ONE) >= number(parameters, "novelty")
+    if mode(parameters, "addition") == "usefulness":
+        novel = Fraction(new.get("usefulness_e4") or 0, 10000) >= number(parameters, "novelty")
+    else:
+        novel = not known or 1 - Fraction(max(known), ONE) >= number(parameters, "novelty")
     ranked = sorted(bank.values(), key=lambda item: (-dot(key, item["scenario_vector"]), id_order(item["id"])))
     if ranked:
         nearest = ranked[0]
