@@ -1,0 +1,161 @@
+"""How the rehearsal model reads a request: which role it is asked to play, for which task, with what before its eyes.
+
+It sees the chat completion request and nothing else, so it depends on the marks that our prompts set: `<task>`,
+`<experiences>`, `<plan>`, `<outcome>`. A gate is known by `<outcome>`, so it is also known when the client no longer
+sends a schema.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from events.ids import Stage
+from infra.rehearsal.key import AnswerKey, KnownTask, offered
+from runtime.task import Message
+
+Part = Literal["planner", "executor", "gate", "merge"]
+
+_EXPERIENCES = re.compile(r"<experiences>(.*?)</experiences>", re.DOTALL)
+_MEMORY = re.compile(
+    r"^\[(?P<index>[PE][0-9]+)\] When:(?P<scenario>.*?)\nDo:(?P<experience>.*?)(?=^\[[PE][0-9]+\] When:|\Z)",
+    re.DOTALL | re.MULTILINE,
+)
+_PLAN = re.compile(r"<plan>\n?(.*?)\n?</plan>", re.DOTALL)
+_OUTCOME = re.compile(r"<outcome>\s*(success|failure)\s*</outcome>")
+_TASK = (
+    re.compile(r"<task>\n?(.*?)\n?</task>", re.DOTALL),
+    re.compile(r"<task>\n?(.*)\n?</task>", re.DOTALL),  # a task text that holds the closing mark itself
+)
+
+
+class ShownMemory(Struct, frozen=True, kw_only=True):
+    """A memory as a prompt shows it."""
+
+    #: `P1`, `P2` ... of the planning bank, `E1` ... of the execution bank
+    index: str
+    scenario: str
+    #: base text and bullets
+    experience: str
+
+    @property
+    def stage(self) -> Stage:
+        return "planning" if self.index.startswith("P") else "execution"
+
+
+class Asked(Struct, frozen=True, kw_only=True):
+    """One request, read."""
+
+    part: Part
+    known: KnownTask | None
+    memories: list[ShownMemory]
+    #: the text inside `<plan>`; "" where there is none
+    plan: str
+    #: None where no outcome is told
+    success: bool | None
+    #: top-level names the answer's schema allows; None without a schema
+    fields: frozenset[str] | None
+    #: the request's messages, system ones aside
+    history: list[Message]
+    #: names of the tools that are offered
+    tools: list[str]
+    #: how many earlier answers of this request were sent back
+    repairs: int
+
+    def shown(self, stage: Stage) -> list[ShownMemory]:
+        return [memory for memory in self.memories if memory.stage == stage]
+
+
+def message_text(message: Message) -> str:
+    """The text of a message whose content is a string, a list of parts, or null."""
+    content = message.get("content")
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        return "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+    return ""
+
+
+def shown_memories(text: str) -> Iterator[ShownMemory]:
+    """The memories inside every `<experiences>` of `text`, in order."""
+    for block in _EXPERIENCES.finditer(text):
+        for match in _MEMORY.finditer(block[1]):
+            yield ShownMemory(
+                index=match["index"], scenario=match["scenario"].strip(), experience=match["experience"].strip()
+            )
+
+
+def _schema(body: dict[str, Any]) -> tuple[str, frozenset[str] | None]:
+    """Name and top-level properties of the request's JSON schema; ("", None) where it asks for none."""
+    response_format = body.get("response_format")
+    if not isinstance(response_format, dict) or response_format.get("type") != "json_schema":
+        return "", None
+    wrapped = response_format.get("json_schema")
+    wrapped = wrapped if isinstance(wrapped, dict) else {}
+    schema = wrapped.get("schema")
+    schema = schema if isinstance(schema, dict) else {}
+    properties = schema.get("properties")
+    fields = frozenset(properties) if isinstance(properties, dict) else None
+    return str(wrapped.get("name") or schema.get("title") or ""), fields
+
+
+def _task(key: AnswerKey, messages: Sequence[Message]) -> list[KnownTask]:
+    """The tasks that the first user message, or a `<task>` anywhere, can mean."""
+    users = [message_text(message) for message in messages if message.get("role") == "user"]
+    texts = [message_text(message) for message in messages]
+    if users and (exact := key.named(users[0])):
+        return exact
+    for pattern in _TASK:
+        for text in texts:
+            if (match := pattern.search(text)) and (named := key.named(match[1])):
+                return named
+    return key.inside(users[0]) if users else []
+
+
+def _part(name: str, fields: frozenset[str] | None, tools: Sequence[str], text: str) -> Part:
+    if tools:
+        return "executor"
+    if name == "merged" or fields == frozenset({"text"}):
+        return "merge"
+    if _OUTCOME.search(text):
+        return "gate"
+    if fields is not None:
+        return "gate"
+    return "executor" if _PLAN.search(text) else "planner"
+
+
+def read_request(body: dict[str, Any], key: AnswerKey) -> Asked:
+    """A chat completion request as the model understands it. Expects `messages` to be a list of objects."""
+    messages: list[Message] = body["messages"]
+    tools = [str(tool.get("function", {}).get("name", "")) for tool in body.get("tools") or []]
+    name, fields = _schema(body)
+    texts = [message_text(message) for message in messages]
+    everything = "\n".join(texts)
+    part = _part(name, fields, tools, everything)
+    # an executor's history may quote anything; its own prompt comes before the first assistant message
+    opening = _opening(messages) if part == "executor" else messages
+    said = "\n".join(message_text(message) for message in opening)
+    plan = _PLAN.search(said)
+    outcome = _OUTCOME.search(said)
+    return Asked(
+        part=part,
+        known=offered(_task(key, messages), tools),
+        memories=list(shown_memories(said)),
+        plan=plan[1].strip() if plan else "",
+        success=outcome[1] == "success" if outcome else None,
+        fields=fields,
+        history=[message for message in messages if message.get("role") != "system"],
+        tools=tools,
+        repairs=0 if part == "executor" else sum(message.get("role") == "assistant" for message in messages),
+    )
+
+
+def _opening(messages: Sequence[Message]) -> list[Message]:
+    """The messages before the first assistant message."""
+    opening: list[Message] = []
+    for message in messages:
+        if message.get("role") == "assistant":
+            break
+        opening.append(message)
+    return opening

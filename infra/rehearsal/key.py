@@ -1,0 +1,129 @@
+"""What the rehearsal model knows before the first request: for every task a right and a wrong way through it."""
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from events.errors import BadInput
+from runtime.task import Message
+
+#: the assistant messages of each user turn, in order
+Turns = list[list[Message]]
+
+
+class KeyTask(Struct, frozen=True, kw_only=True):
+    """One task with its answers; gold data, for the rehearsal model only."""
+
+    domain: str
+    #: the task's first user message, exactly
+    text: str
+    turns: Turns
+    #: same shape as `turns`, scored 0 by the benchmark
+    saboteur: Turns
+    #: names of the functions that the right way needs; tasks that share one can learn from each other
+    family: list[str] = []
+
+
+class Call(Struct, frozen=True, kw_only=True):
+    """One function call of an answer."""
+
+    name: str
+    arguments: dict[str, Any]
+
+
+def calls_of(message: Message) -> Iterator[Call]:
+    """The calls of one assistant message; arguments may stand in the key as an object or as its JSON text."""
+    for call in message.get("tool_calls") or []:
+        function = call.get("function", call)
+        arguments = function.get("arguments") or {}
+        if isinstance(arguments, str):
+            arguments = json.loads(arguments)
+        yield Call(name=str(function["name"]), arguments=dict(arguments))
+
+
+def on_the_wire(name: str) -> str:
+    """A function's name as tool schemas spell it: without dots."""
+    return name.replace(".", "_")
+
+
+class KnownTask(Struct, frozen=True, kw_only=True):
+    """A task of the key under its id."""
+
+    task_id: str
+    task: KeyTask
+
+
+def folded_text(text: str) -> str:
+    """`text` with every run of white space as one blank: what survives a prompt's own layout."""
+    return " ".join(text.split())
+
+
+class AnswerKey:
+    """Tasks by their text. Several tasks may share one text (variants of a benchmark); they stay in id order."""
+
+    def __init__(self, tasks: Mapping[str, KeyTask]) -> None:
+        self.tasks = dict(tasks)
+        self._by_text: dict[str, list[KnownTask]] = {}
+        for task_id in sorted(self.tasks):
+            known = KnownTask(task_id=task_id, task=self.tasks[task_id])
+            self._by_text.setdefault(folded_text(known.task.text), []).append(known)
+
+    def __len__(self) -> int:
+        return len(self.tasks)
+
+    def named(self, text: str) -> list[KnownTask]:
+        """Every task whose text is `text`, white space aside."""
+        return self._by_text.get(folded_text(text), [])
+
+    def inside(self, text: str) -> list[KnownTask]:
+        """The tasks with the longest text that stands somewhere in `text`."""
+        folded = folded_text(text)
+        found = max((known for known in self._by_text if known and known in folded), key=len, default=None)
+        return [] if found is None else self._by_text[found]
+
+
+def offered(known: Sequence[KnownTask], tools: Iterable[str]) -> KnownTask | None:
+    """The first of `known` whose functions are all among `tools`; the first of all where none fits; None for none."""
+    names = frozenset(tools)
+    for candidate in known:
+        if all(name in names or on_the_wire(name) in names for name in candidate.task.family):
+            return candidate
+    return known[0] if known else None
+
+
+def read_key(path: Path) -> AnswerKey:
+    """The answer key in the JSON file `path`: {task id: {domain, text, turns, saboteur, family}}.
+
+    Raises:
+        BadInput: no such file, or not an answer key; says where.
+    """
+    try:
+        body = path.read_bytes()
+    except OSError as error:
+        raise BadInput(f"cannot read the answer key {path}: {error.strerror or error}") from error
+    try:
+        tasks = msgspec.json.decode(body, type=dict[str, KeyTask])
+    except msgspec.MsgspecError as error:
+        raise BadInput(f"{path} is no answer key: {error}") from error
+    if not tasks:
+        raise BadInput(f"{path} holds no task")
+    for task_id, task in tasks.items():
+        try:
+            for turn in [*task.turns, *task.saboteur]:
+                for message in turn:
+                    list(calls_of(message))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise BadInput(f"{path}: task {task_id}: a message with unreadable tool_calls: {error!r}") from error
+    return AnswerKey(tasks)
+
+
+def write_key(path: Path, tasks: Mapping[str, KeyTask]) -> None:
+    """Write an answer key that only its owner can read: it holds the benchmark's gold answers."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(msgspec.json.encode(dict(tasks), order="deterministic"))
