@@ -139,6 +139,9 @@ def seeded(banks: Banks, items: Sequence[Data]) -> Banks:
     for item in items:
         after[item["bank"]][item["id"]] = {
             **item,
+            "seeded_sources": len(item["sources"]),
+            "inserted_at": 0,
+            "changed_at": 0,
             "scenario_vector": integers(item["scenario_vector"]),
             "experience_vectors": [integers(vector) for vector in item["experience_vectors"]],
         }
@@ -245,11 +248,11 @@ def decide(banks: Banks, t: int, diagnosed: Data, policy: str, parameters: Param
     # 1. values
     for stage in STAGES:
         for memory in diagnosed["retrieved"][stage]:
-            if memory not in now[stage]:
-                happen({"op": "noop", "bank": stage, "id": memory, "reason": "absent"})
-                continue
             delta = feedback(memory, stage, diagnosed, parameters)
             if delta == 0 and label == "none" and mode(parameters, "neutral") == "skip_none":
+                continue  # no feedback: nothing to ignore either
+            if memory not in now[stage]:
+                happen({"op": "noop", "bank": stage, "id": memory, "reason": "absent"})
                 continue
             item = now[stage][memory]
             sums = {"delta_sum": item["delta_sum"] + delta, "n": item["n"] + 1}
@@ -308,7 +311,8 @@ def merge_how(target: Data, novel: bool, proposal: Data | None, parameters: Para
     if not novel:
         return "recorded"
     if (
-        proposal is not None
+        mode(parameters, "merge_text") == "rewrite"
+        and proposal is not None
         and proposal["target"] == target["id"]
         and proposal["target_sha256"] == text_sha256(target["experience"])
     ):

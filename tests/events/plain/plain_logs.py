@@ -373,7 +373,8 @@ def made_experience(dice: random.Random, vectors: Sequence[Sequence[int]]) -> Da
 
 def made_proposal(dice: random.Random, scribe: Scribe, stage: str, new: Data | None) -> Data | None:
     """A rewrite against the bank of some version: fresh, stale, for another item, or with a wrong hash."""
-    if new is None or scribe.parameters["merge_text"] != "rewrite" or dice.random() < 0.3:
+    # Under `append` there is none in a log of its own; there are when a log made under `rewrite` is folded again.
+    if new is None or dice.random() < (0.3 if scribe.parameters["merge_text"] == "rewrite" else 0.8):
         return None
     banks = scribe.folding.banks
     bank = banks[max(0, len(banks) - dice.choice((1, 1, 1, 2, 3)))][stage]
