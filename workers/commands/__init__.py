@@ -1,0 +1,109 @@
+"""The command line as a table: what there is, where it lives, and its one-line help.
+
+Nothing is imported to draw a help page; a command's module is imported when the command is chosen.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """One command: `module` holds it under the name `attribute`."""
+
+    module: str
+    attribute: str
+    #: must equal the command's own short help
+    help: str
+
+
+@dataclass(frozen=True, slots=True)
+class Noun:
+    """A group of verbs; `default` is what the bare noun does."""
+
+    help: str
+    verbs: Mapping[str, Verb]
+    default: str | None = "list"
+
+
+TREE: Mapping[str, Verb | Noun] = {
+    "demo": Verb("workers.commands.demo", "demo", "Run three arms on real tasks without a key, and compare them."),
+    "init": Verb("workers.commands.init", "init", "Write a commented chime.toml into this folder."),
+    "doctor": Verb("workers.commands.doctor", "doctor", "Check what Chime needs, with the fix for each thing missing."),
+    "run": Noun(
+        "Start runs, look at them, compare them.",
+        {
+            "start": Verb("workers.commands.run_start", "start", "Start a run over a benchmark's tasks."),
+            "resume": Verb("workers.commands.run_start", "resume", "Go on with a run that was stopped."),
+            "list": Verb("workers.commands.run", "list_runs", "List every run with its score and bank sizes."),
+            "show": Verb("workers.commands.run", "show", "Show one run: header, progress, score, labels, cost."),
+            "compare": Verb("workers.commands.run", "compare", "Compare two runs task by task."),
+            "cancel": Verb("workers.commands.run", "cancel", "End a run for good; its log and banks stay."),
+            "delete": Verb("workers.commands.run", "delete", "Delete a run: log, blobs and queue keys."),
+            "export-config": Verb(
+                "workers.commands.run", "export_config", "Print a run's configuration as chime.toml."
+            ),
+        },
+    ),
+    "episode": Noun(
+        "Look at the episodes of a run.",
+        {
+            "list": Verb("workers.commands.episode", "list_episodes", "List the episodes of a run."),
+            "show": Verb("workers.commands.episode", "show", "Show one episode, stage by stage."),
+        },
+    ),
+    "memory": Noun(
+        "Look at the banks at any version.",
+        {
+            "list": Verb("workers.commands.memory", "list_items", "List every live item at a version."),
+            "show": Verb("workers.commands.memory", "show", "Show one item in full."),
+            "history": Verb("workers.commands.memory", "history", "Show what happened to one item, and why."),
+            "diff": Verb("workers.commands.memory", "diff", "Show what changed between two versions."),
+            "export": Verb("workers.commands.memory", "export", "Write the banks at a version to a file."),
+            "fork": Verb("workers.commands.memory", "fork", "Start a new run from the banks at a version."),
+        },
+    ),
+    "log": Noun(
+        "Export, import and check logs.",
+        {
+            "list": Verb("workers.commands.log", "list_logs", "List the logs of the server with their sizes."),
+            "export": Verb("workers.commands.log", "export", "Write a run's log to a file or folder."),
+            "import": Verb("workers.commands.log", "import_log", "Read an exported log into the server."),
+            "verify": Verb("workers.commands.log", "verify", "Decide again and compare every version of the banks."),
+            "tail": Verb("workers.commands.log", "tail", "Print the last events, and follow."),
+            "schema": Verb("workers.commands.log", "schema", "Print a JSON Schema for each kind of event."),
+            "refold": Verb("workers.commands.log", "refold", "Fold a log under another policy or parameters."),
+        },
+    ),
+    "env": Noun(
+        "Install and check benchmark environments.",
+        {
+            "list": Verb(
+                "workers.commands.env", "list_environments", "List the environments and whether they are there."
+            ),
+            "install": Verb(
+                "workers.commands.env", "install", "Install an environment into its own virtual environment."
+            ),
+            "check": Verb("workers.commands.env", "check", "Run an environment's conformance suite."),
+        },
+    ),
+    "model": Noun(
+        "A model without a network, and its answer key.",
+        {
+            "rehearse": Verb("workers.commands.model", "rehearse", "Serve the rehearsal model on loopback."),
+            "score-gate": Verb(
+                "workers.commands.model", "score_gate", "Score a gate's labels against the planted truth."
+            ),
+        },
+        default=None,
+    ),
+    "coordinator": Verb(
+        "workers.commands.coordinator", "coordinator", "Host conductor and projector for the open runs."
+    ),
+    "worker": Verb("workers.commands.worker", "worker", "Take jobs of one kind: act or diagnose."),
+    "config": Noun(
+        "Look at the configuration.",
+        {"show": Verb("workers.commands.config", "show", "Print every setting, and where it comes from.")},
+        default="show",
+    ),
+}

@@ -1,0 +1,25 @@
+"""`chime init`."""
+
+from pathlib import Path
+
+import click
+
+from events.errors import BadInput
+from workers.invocation import Invocation, chime_command
+from workers.layers import FILE
+from workers.template import template
+
+
+@chime_command(short_help="Write a commented chime.toml into this folder.")
+@click.option("--force", is_flag=True, help="Replace a chime.toml that is there.")
+@click.option("-o", "--output", "file", metavar="FILE", default=FILE, show_default=True, help="Write another file.")
+def init(invocation: Invocation, force: bool, file: str) -> None:
+    """Write a chime.toml that holds every setting with its default, its meaning and the paper's symbol."""
+    path = invocation.folder / Path(file).expanduser()
+    try:
+        with path.open("w" if force else "x", encoding="utf-8") as opened:
+            opened.write(template())
+    except FileExistsError as error:
+        raise BadInput(f"{file} exists; --force replaces it") from error
+    invocation.output.data({"file": str(path)})
+    invocation.output.line(f"wrote {file}; next: chime doctor, chime demo")

@@ -1,0 +1,235 @@
+"""The configuration, typed: built once at the process's edge by `workers.layers`, then handed in.
+
+Every setting has one dotted name (`policy.theta_merge`), one variable (`CHIME_POLICY_THETA_MERGE`) and one origin.
+A role's settings that are not given are those of `[models]`.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from events.errors import BadInput
+from events.parameters import Parameters
+from runtime.ports import Role
+from runtime.settings import MAX_TOKENS, EndpointSettings, EpisodeSettings, ModelSettings, Thinking
+
+ROLES: tuple[Role, ...] = get_args(Role)
+
+#: the longest name of an environment variable that can be one and not a key
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+
+
+class RedisSettings(Struct, frozen=True, kw_only=True):
+    """Where the log is."""
+
+    #: redis://, rediss:// or unix://; "" = the server of the home, started when needed
+    url: str = ""
+    #: what every key begins with, rq's too
+    prefix: str = "chime"
+
+
+class LoggingSettings(Struct, frozen=True, kw_only=True):
+    """How processes tell what they do."""
+
+    #: `auto`: console on a terminal, JSON otherwise
+    format: Literal["auto", "console", "json"] = "auto"
+    level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+class ModelDefaults(Struct, frozen=True, kw_only=True):
+    """What the roles are asked with unless they say otherwise (`runtime.settings`)."""
+
+    #: "" = not configured
+    model: str = ""
+    #: ends in /v1; "" = not configured
+    base_url: str = ""
+    api_key_env: str = EndpointSettings(base_url="").api_key_env
+    temperature: float = ModelSettings(model="").temperature
+    #: 0 = the role's own cap
+    max_tokens: int = 0
+    thinking: Thinking = ModelSettings(model="").thinking
+    timeout_s: float = EndpointSettings(base_url="").timeout_s
+    connect_timeout_s: float = EndpointSettings(base_url="").connect_timeout_s
+    retries: int = EndpointSettings(base_url="").retries
+    retry_base_s: float = EndpointSettings(base_url="").retry_base_s
+
+
+class RoleSettings(Struct, frozen=True, kw_only=True):
+    """What one role does differently from `[models]`."""
+
+    model: str | UnsetType = UNSET
+    base_url: str | UnsetType = UNSET
+    api_key_env: str | UnsetType = UNSET
+    temperature: float | UnsetType = UNSET
+    max_tokens: int | UnsetType = UNSET
+    thinking: Thinking | UnsetType = UNSET
+    timeout_s: float | UnsetType = UNSET
+    connect_timeout_s: float | UnsetType = UNSET
+    retries: int | UnsetType = UNSET
+    retry_base_s: float | UnsetType = UNSET
+
+
+class Roles(Struct, frozen=True, kw_only=True):
+    planner: RoleSettings = RoleSettings()
+    executor: RoleSettings = RoleSettings()
+    gate: RoleSettings = RoleSettings()
+
+    def of(self, role: Role) -> RoleSettings:
+        return {"planner": self.planner, "executor": self.executor, "gate": self.gate}[role]
+
+
+class Price(Struct, frozen=True, kw_only=True):
+    """USD per million tokens."""
+
+    input: float
+    output: float
+    #: of prompt tokens that the endpoint had cached; None = as `input`
+    cached_input: float | None = None
+
+
+class PolicySettings(Struct, frozen=True, kw_only=True):
+    """Which policy decides, and its parameters."""
+
+    name: str = "credit"
+    parameters: Parameters = Parameters()
+
+
+class RunSettings(Struct, frozen=True, kw_only=True):
+    """What a new run is started with."""
+
+    #: episodes in flight
+    concurrency: int = 16
+    #: L; `auto` = 2 x concurrency
+    lag: int | Literal["auto", "latest"] = "auto"
+    #: passes over the task list
+    epochs: int = 1
+    #: seed of the order of tasks
+    ordering_seed: int = 42
+    protocol: Literal["table1", "text"] = "table1"
+    #: episodes that one worker process plays at once
+    slots: int = 16
+
+
+class EmbedderSettings(Struct, frozen=True, kw_only=True):
+    """What texts are compared with."""
+
+    #: `hash` needs no download
+    name: str = "hash"
+
+
+class BankSettings(Struct, frozen=True, kw_only=True):
+    """Where workers recall from."""
+
+    #: `replica`: exact, in each process
+    store: str = "replica"
+
+
+class Configuration(Struct, frozen=True, kw_only=True):
+    """Every setting, typed."""
+
+    #: folder with the embedded server's data, blobs and environments; relative to the file that names it
+    home: str = ".chime"
+    redis: RedisSettings = RedisSettings()
+    log: LoggingSettings = LoggingSettings()
+    models: ModelDefaults = ModelDefaults()
+    roles: Roles = Roles()
+    #: model -> price
+    prices: dict[str, Price] = {}
+    policy: PolicySettings = PolicySettings()
+    run: RunSettings = RunSettings()
+    episode: EpisodeSettings = EpisodeSettings()
+    embedder: EmbedderSettings = EmbedderSettings()
+    bank: BankSettings = BankSettings()
+
+    def role(self, role: Role) -> dict[str, Any]:
+        """Every setting of one role, inherited ones too, by name."""
+        own = msgspec.structs.asdict(self.roles.of(role))
+        merged = msgspec.structs.asdict(self.models) | {k: v for k, v in own.items() if v is not UNSET and v != ""}
+        return merged | {"max_tokens": merged["max_tokens"] or MAX_TOKENS[role]}
+
+    def model(self, role: Role) -> ModelSettings:
+        """What `role`'s model is asked with.
+
+        Raises:
+            BadInput: no model is configured for it.
+        """
+        given = self.role(role)
+        if not given["model"]:
+            raise BadInput(f"no model for the {role}: give --model NAME, or set models.model in chime.toml")
+        return ModelSettings(**{name: given[name] for name in ModelSettings.__struct_fields__})
+
+    def endpoint(self, role: Role) -> EndpointSettings:
+        """Where `role`'s model is.
+
+        Raises:
+            BadInput: no endpoint is configured for it.
+        """
+        given = self.role(role)
+        if not given["base_url"]:
+            raise BadInput(
+                f"no endpoint for the {role}: give --base-url URL, or set models.base_url in chime.toml "
+                "(`chime model rehearse` serves one without a network)"
+            )
+        return EndpointSettings(**{name: given[name] for name in EndpointSettings.__struct_fields__})
+
+    def lag(self) -> int | Literal["latest"]:
+        """L, or `latest`."""
+        return 2 * self.run.concurrency if self.run.lag == "auto" else self.run.lag
+
+
+def check(configuration: Configuration) -> None:
+    """Whether every number is in its range and every name has its form.
+
+    Raises:
+        BadInput: one is not; the message begins with its dotted name.
+    """
+    run, episode = configuration.run, configuration.episode
+    for name, fits, range_ in (
+        ("run.concurrency", 1 <= run.concurrency <= 10_000, "1 to 10000"),
+        ("run.lag", run.lag in ("auto", "latest") or (isinstance(run.lag, int) and run.lag >= 1), "1 or more"),
+        ("run.epochs", run.epochs >= 1, "1 or more"),
+        ("run.slots", 1 <= run.slots <= 10_000, "1 to 10000"),
+        ("episode.max_steps", episode.max_steps >= 1, "1 or more"),
+        ("episode.max_errors", episode.max_errors >= 1, "1 or more"),
+        ("episode.budget_s", episode.budget_s > 0, "above 0"),
+        ("episode.trajectory_chars", episode.trajectory_chars >= 1000, "1000 or more"),
+        ("episode.environment_attempts", episode.environment_attempts >= 1, "1 or more"),
+        ("home", bool(configuration.home.strip()), "a folder"),
+        ("redis.prefix", re.fullmatch(r"[A-Za-z0-9_.:-]{1,64}", configuration.redis.prefix) is not None,
+         "1 to 64 of A-Z, a-z, 0-9 and _ . : -"),
+    ):  # fmt: skip
+        if not fits:
+            raise BadInput(f"{name}: is out of its range; it must be {range_}")
+    for section in ("models", *(f"roles.{role}" for role in ROLES)):
+        _check_model(section, _section(configuration, section))
+    for model, price in configuration.prices.items():
+        if min(price.input, price.output, price.cached_input or 0) < 0:
+            raise BadInput(f"prices.{model}: is out of its range; it must be 0 or more")
+
+
+def _section(configuration: Configuration, name: str) -> dict[str, Any]:
+    struct = configuration.models if name == "models" else configuration.roles.of(name.split(".")[1])  # type: ignore[arg-type]  # from ROLES
+    return {key: value for key, value in msgspec.structs.asdict(struct).items() if value is not UNSET}
+
+
+def _check_model(section: str, given: Mapping[str, Any]) -> None:
+    for name, fits, range_ in (
+        ("temperature", 0 <= given.get("temperature", 0) <= 2, "0 to 2"),
+        ("max_tokens", given.get("max_tokens", 0) >= 0, "0 (the role's own cap) or more"),
+        ("timeout_s", given.get("timeout_s", 1) > 0, "above 0"),
+        ("connect_timeout_s", given.get("connect_timeout_s", 1) > 0, "above 0"),
+        ("retries", given.get("retries", 0) >= 0, "0 or more"),
+        ("retry_base_s", given.get("retry_base_s", 0) >= 0, "0 or more"),
+        ("base_url", re.fullmatch(r"(https?://\S+)?", given.get("base_url", "")) is not None, "http:// or https://"),
+    ):
+        if not fits:
+            raise BadInput(f"{section}.{name}: is out of its range; it must be {range_}")
+    variable = given.get("api_key_env", "")
+    if variable and (not _VARIABLE.fullmatch(variable) or variable.startswith(("sk-", "sk_"))):
+        # The value may be a key by mistake, so it is not repeated.
+        raise BadInput(
+            f"{section}.api_key_env: must be the name of an environment variable that holds the key, not a key"
+        )

@@ -1,0 +1,148 @@
+"""What a command prints: tables and lines for people, one envelope for programs; data on stdout, the rest on stderr.
+
+Nothing that a model, a task or a file wrote is interpreted: no markup, no control character reaches the terminal.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal, TextIO
+
+import msgspec
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from workers.terminal import printable, printable_block
+
+#: version of the envelope
+ENVELOPE = 1
+
+#: what JSON lets through and a terminal may obey: DEL, C1, direction and line separators
+_RAW = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a table."""
+
+    title: str
+    align: Literal["left", "right"] = "left"
+    #: gives way first where a terminal is narrow
+    wide: bool = False
+
+
+def utc_now() -> str:
+    """Now, as `YYYY-MM-DDTHH:MM:SS.ffffffZ`."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def json_text(value: object, *, indent: int | None = None) -> str:
+    """`value` as JSON that is safe to show on a terminal."""
+    text = json.dumps(msgspec.to_builtins(value), ensure_ascii=False, allow_nan=False, indent=indent)
+    return _RAW.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def _stdout() -> TextIO:
+    return sys.stdout
+
+
+def _stderr() -> TextIO:
+    return sys.stderr
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Where a command's words go."""
+
+    json: bool = False
+    out: TextIO = field(default_factory=_stdout)
+    err: TextIO = field(default_factory=_stderr)
+
+    @property
+    def interactive(self) -> bool:
+        """Whether a person watches: a terminal, and no --json."""
+        return not self.json and self.err.isatty()
+
+    def data(self, data: object = None, **top: object) -> None:
+        """The envelope, when asked for; `top` stands beside its own fields."""
+        if self.json:
+            body: dict[str, Any] = {"schema": ENVELOPE, "as_of": utc_now(), **top}
+            if data is not None or not top:
+                body["data"] = data
+            self._write(json_text(body) + "\n")
+
+    def json_line(self, value: object) -> None:
+        """One JSON value a line, for streams of them."""
+        self._write(json_text(value) + "\n")
+
+    def line(self, text: str = "") -> None:
+        """One line for a person; not with --json."""
+        if not self.json:
+            self._write(printable(text) + "\n")
+
+    def block(self, text: str, *, indent: str = "") -> None:
+        """Lines for a person; not with --json."""
+        if not self.json:
+            self._write("".join(f"{indent}{line}\n" for line in printable_block(text).split("\n")))
+
+    def raw(self, text: str) -> None:
+        """Text that is the command's product, such as a configuration file, as it is."""
+        self._write(text)
+
+    def note(self, text: str) -> None:
+        """Progress, hints and warnings: on stderr, with or without --json."""
+        self.err.write(printable(text) + "\n")
+        self.err.flush()
+
+    def facts(self, facts: Mapping[str, object]) -> None:
+        """Names and values, one a line, values aligned; not with --json."""
+        width = max((cell_len(name) for name in facts), default=0)
+        for name, value in facts.items():
+            self.line(f"{name}{' ' * (width - cell_len(name))}  {value}")
+
+    def table(self, columns: Sequence[Column], rows: Sequence[Sequence[object]], *, empty: str = "") -> None:
+        """A table on a terminal, aligned text otherwise; not with --json. `empty` is said where there is no row."""
+        if self.json:
+            return
+        if not rows:
+            if empty:
+                self.note(empty)
+            return
+        cells = [[printable(str(cell)) for cell in row] for row in rows]
+        if self.out.isatty():
+            self._rich_table(columns, cells)
+        else:
+            self._plain_table(columns, cells)
+
+    def _rich_table(self, columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> None:
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for column in columns:
+            table.add_column(Text(column.title), justify=column.align, overflow="ellipsis", no_wrap=True,
+                             ratio=1 if column.wide else None)  # fmt: skip
+        for row in cells:
+            table.add_row(*map(Text, row))
+        Console(file=self.out, markup=False, highlight=False, emoji=False).print(table)
+
+    def _plain_table(self, columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> None:
+        rows = [[column.title for column in columns], *cells]
+        widths = [max(cell_len(row[at]) for row in rows) for at in range(len(columns))]
+        for row in rows:
+            padded = [_padded(cell, widths[at], columns[at].align) for at, cell in enumerate(row)]
+            self._write("  ".join(padded).rstrip() + "\n")
+
+    def _write(self, text: str) -> None:
+        try:
+            self.out.write(text)
+        except UnicodeEncodeError:  # a terminal of another encoding
+            encoding = self.out.encoding or "ascii"
+            self.out.write(text.encode(encoding, "backslashreplace").decode(encoding))
+
+
+def _padded(cell: str, width: int, align: Literal["left", "right"]) -> str:
+    space = " " * (width - cell_len(cell))
+    return space + cell if align == "right" else cell + space

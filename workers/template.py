@@ -1,0 +1,55 @@
+"""A chime.toml that says everything and changes nothing: each setting as a comment with its default and meaning."""
+
+import json
+
+from workers.configuration import ROLES
+from workers.layers import defaults, variable
+from workers.presets import SECTIONS, meaning
+
+_HEAD = """\
+# Chime's configuration. Every line that is commented out holds the default; take the # away to change it.
+# Flags win over the environment (CHIME_...), the environment over this file, this file over a preset.
+# `chime config show --origin` prints what is in force and why; `chime config show --preset paper --diff`
+# what the paper's Table 7 does differently.
+
+# preset = "paper"
+"""
+
+_ROLE_EXAMPLES = ("model", "base_url", "temperature", "max_tokens")
+
+
+def template() -> str:
+    """The text of a new chime.toml."""
+    values = defaults()
+    sections: dict[str, list[str]] = {section: [] for section in SECTIONS}
+    for key, value in values.items():
+        section, _, name = key.rpartition(".")
+        sections[section].append(_line(name, value, meaning(key), variable(key)))
+    for role in ROLES:
+        sections[f"roles.{role}"] = [
+            _line(name, values[f"models.{name}"], "", variable(f"roles.{role}.{name}")) for name in _ROLE_EXAMPLES
+        ]
+    parts = [_HEAD]
+    for section, lines in sections.items():
+        above = f"# {SECTIONS[section]}\n" if SECTIONS[section] else ""
+        parts.append(f"{above}{f'[{section}]' + chr(10) if section else ''}{''.join(lines)}")
+    parts.append('# USD per million tokens; a model without a price is shown as unpriced.\n# [prices."MODEL"]\n# input = 0.1\n# output = 0.4\n')  # fmt: skip  # noqa: E501 - one example, as it stands in the file
+    return "\n".join(parts)
+
+
+def toml_value(value: object) -> str:
+    """`value` as TOML writes it: decimals of a policy are strings inside, bare numbers here."""
+    if isinstance(value, str):
+        try:
+            float(value)
+        except ValueError:
+            return json.dumps(value, ensure_ascii=False)
+        return value
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return json.dumps(value)
+
+
+def _line(name: str, value: object, what: str, named: str) -> str:
+    left = f"# {name} = {toml_value(value)}"
+    return f"{left:<32} # {what}\n" if what else f"{left:<32} # {named}\n"
