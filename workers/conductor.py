@@ -1,6 +1,6 @@
 """Reads a run's log and enqueues the jobs that are due. Workers never enqueue; the log alone says what is missing.
 
-It appends only what no worker can: `abandoned` for an act job that was lost three times, a degraded diagnosis for a lost
+It appends only what no worker can: `abandoned` for an act job lost three times, a degraded diagnosis for a lost
 gate job, `run_finished`.
 """
 

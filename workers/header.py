@@ -1,0 +1,181 @@
+"""The head of a run's log: built once, appended once, compared when somebody starts the same run again."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+import msgspec
+import structlog
+
+from events.codec import EVENT_CAP, canonical, decode, draft
+from events.errors import BadInput, UnreadableEvent
+from events.ids import RUN_STREAM, Version
+from events.kinds import EmbedderIdentity, RunConfig, RunStarted, SeedBank, Seeded, SeededItem, TasksListed
+from events.seeding import seeded_events
+from runtime.ports import EventLog, Origin, Taken
+
+_log = structlog.get_logger("chime.run")
+
+#: parts of a configuration that may differ when a run goes on: they change no prompt, no answer and no fold
+OPERATIONAL = frozenset({"operational", "limits", "labels"})
+
+#: bytes of task ids in one event
+_TASKS_CAP = EVENT_CAP // 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """The first events of a log, in order."""
+
+    started: RunStarted
+    listed: tuple[TasksListed, ...] = ()
+    seeded: tuple[Seeded, ...] = ()
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Every task id of one epoch, in order."""
+        return (*self.started.tasks, *(task for one in self.listed for task in one.tasks))
+
+
+def head(
+    config: RunConfig,
+    tasks: Sequence[str],
+    prompts: Mapping[str, str],
+    embedder: EmbedderIdentity,
+    seed_bank: SeedBank | None = None,
+    seeds: Sequence[SeededItem] = (),
+) -> Head:
+    """The first events of a run.
+
+    Args:
+        config: every parameter.
+        tasks: ids of one epoch, in order.
+        prompts: name -> hex SHA-256.
+        embedder: what the bank's vectors are made with.
+        seed_bank: where `seeds` come from.
+        seeds: items of version 0, in id order.
+
+    Raises:
+        BadInput: no tasks, or a task twice.
+        EventTooLarge: a configuration over the size cap.
+    """
+    if not tasks:
+        raise BadInput("a run needs at least one task; this selection has none")
+    if len(set(tasks)) != len(tasks):
+        raise BadInput("a task list names a task twice; use epochs to pass over it again")
+    first, *rest = _parts(tasks)
+    started = RunStarted(
+        config=config,
+        tasks=first,
+        tasks_total=len(tasks),
+        prompts=dict(prompts),
+        embedder=embedder,
+        code=version("chime-runtime"),
+        seed_bank=seed_bank,
+    )
+    listed = tuple(TasksListed(tasks=part) for part in rest)
+    return Head(started=started, listed=listed, seeded=tuple(seeded_events(seeds)))
+
+
+def _parts(tasks: Sequence[str]) -> Iterator[list[str]]:
+    part: list[str] = []
+    size = 0
+    for task in tasks:
+        length = len(canonical(task)) + 1
+        if part and size + length > _TASKS_CAP:
+            yield part
+            part, size = [], 0
+        part.append(task)
+        size += length
+    yield part
+
+
+async def begin(log: EventLog, head: Head) -> bool:
+    """Append the head; whether the run is new. The same head again is harmless.
+
+    Raises:
+        BadInput: the run exists with another meaning; names every difference.
+    """
+    events: list[RunStarted | TasksListed | Seeded] = [head.started, *head.listed, *head.seeded]
+    drafts = [draft(event) for event in events]
+    # Each event is appended by itself: together they may be far over what one script call should hold.
+    for place, one in enumerate(drafts, 1):
+        cause = None if place == 1 else f"{log.run}/{RUN_STREAM}/1"
+        result = await log.append(RUN_STREAM, Version(place), [one], Origin(cause=cause))
+        if isinstance(result, Taken):
+            await _compare(log, head)
+            return False
+        if place == 1 and result.written == 0 and await _whole(log, len(drafts)):
+            return False
+    _log.info(
+        "run_started", run_id=log.run, tasks=head.started.tasks_total, seeded=sum(len(e.items) for e in head.seeded)
+    )
+    return True
+
+
+async def _whole(log: EventLog, events: int) -> bool:
+    """Whether the head's events are all there: a start that was cut short goes on where it stopped."""
+    stream = await log.read_stream(RUN_STREAM)
+    return len(stream) >= events
+
+
+async def _compare(log: EventLog, head: Head) -> None:
+    there = await recorded_head(log)
+    different = differences(there, head)
+    if different:
+        lines = "; ".join(different[:8]) + ("; ..." if len(different) > 8 else "")
+        raise BadInput(f"run {log.run} exists with another configuration: {lines}. Choose another --run, or resume it")
+
+
+async def recorded_head(log: EventLog) -> Head:
+    """The head of a log that exists.
+
+    Raises:
+        BadInput: no such run.
+        UnreadableEvent: a log that does not begin with `run_started`.
+    """
+    started: RunStarted | None = None
+    listed: list[TasksListed] = []
+    seeded: list[Seeded] = []
+    for recorded in await log.read_stream(RUN_STREAM):
+        match decode(recorded):
+            case RunStarted() as event:
+                started = event
+            case TasksListed() as event:
+                listed.append(event)
+            case Seeded() as event:
+                seeded.append(event)
+            case _:
+                break
+    if started is None:
+        if await log.head() == 0:
+            raise BadInput(f"there is no run {log.run}; `chime run list` names those there are")
+        raise UnreadableEvent(f"log of run {log.run}", "it does not begin with run_started")
+    return Head(started=started, listed=tuple(listed), seeded=tuple(seeded))
+
+
+def differences(there: Head, wanted: Head) -> list[str]:
+    """What two heads mean differently, as `path: there -> wanted`; empty where a run may go on."""
+    found = list(_different("", _meaning(there), _meaning(wanted)))
+    if there.tasks != wanted.tasks:
+        at = next((i for i, (a, b) in enumerate(zip(there.tasks, wanted.tasks, strict=False)) if a != b), None)
+        where = f"first at {at}" if at is not None else f"{len(there.tasks)} -> {len(wanted.tasks)}"
+        found.append(f"tasks: the list changed ({where})")
+    return found
+
+
+def _meaning(head: Head) -> dict[str, Any]:
+    plain: dict[str, Any] = msgspec.to_builtins(head.started)
+    for name in ("tasks", "tasks_total", "code"):
+        del plain[name]
+    config = plain.pop("config")
+    return {**plain, **{name: value for name, value in config.items() if name not in OPERATIONAL}}
+
+
+def _different(path: str, there: object, wanted: object) -> Iterator[str]:
+    if isinstance(there, dict) and isinstance(wanted, dict):
+        for name in sorted({*there, *wanted}):
+            yield from _different(f"{path}.{name}" if path else name, there.get(name), wanted.get(name))
+    elif there != wanted:
+        yield f"{path}: {there} -> {wanted}"
