@@ -137,7 +137,8 @@ def parse_prompt(name: str, text: str) -> Prompt:
     parts = {part: body.strip() for part, body in zip(pieces[1::2], pieces[2::2], strict=True)}
     needed, allowed = PLACEHOLDERS[name]
     if not parts.get("system") or (name != "executor" and not parts.get("user")):
-        raise BadInput(f"prompt {name}: needs the lines '# system'{'' if name == 'executor' else " and '# user'"}")
+        lines = "the line '# system'" if name == "executor" else "the lines '# system' and '# user'"
+        raise BadInput(f"prompt {name}: needs {lines}, and text below")
     found = set(_PLACEHOLDER.findall(text))
     if missing := sorted(needed - found):
         raise BadInput(f"prompt {name}: misses the placeholder {{{{{missing[0]}}}}}")
@@ -148,8 +149,7 @@ def parse_prompt(name: str, text: str) -> Prompt:
 
 
 def _filled(template: str, values: Mapping[str, str]) -> str:
-    text = _PLACEHOLDER.sub(lambda match: values.get(match[1], ""), template)
-    return re.sub(r"\n{3,}", "\n\n", text) if "{{" in template else text
+    return _PLACEHOLDER.sub(lambda match: values.get(match[1], ""), template)
 
 
 def defused(text: str) -> str:

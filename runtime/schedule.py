@@ -1,6 +1,6 @@
-"""What is due, as a pure function of where the streams of a run stand: a restarted conductor needs no memory of its own.
+"""What is due, as a pure function of where the streams of a run stand.
 
-Episode t reads bank version max(0, t+1-L), so it may start once t+1-L diagnoses were folded; at most `concurrency`
+A restarted conductor needs no memory of its own. Episode t reads bank version max(0, t+1-L), so it may start once t+1-L diagnoses were folded; at most `concurrency`
 episodes are in flight. Only the open window is looked at: every episode before the first unfolded one has ended.
 """
 
@@ -47,7 +47,7 @@ def due(
     lag: Lag,
     concurrency: int,
     tasks: Sequence[str] = (),
-    depends_on: Mapping[str, Sequence[str]] = {},  # noqa: B006 - read only
+    depends_on: Mapping[str, Sequence[str]] = {},
 ) -> list[Due]:
     """What should be under way now, in stream order; an episode that is under way stays due until it ends.
 

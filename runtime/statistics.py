@@ -95,9 +95,9 @@ def _correlation(pairs: Pairs) -> float:
     margins = (a + b) * (c + d) * (a + c) * (b + d)
     if margins == 0:
         return 0.0
-    association = a * d - b * c
+    association = float(a * d - b * c)
     if association > 0:
-        association = max(association - pairs.n / 2, 0)
+        association = max(association - pairs.n / 2, 0.0)
     return association / sqrt(margins)
 
 
