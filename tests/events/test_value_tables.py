@@ -64,7 +64,7 @@ def test_feedback_of_equation_8(
 
 STRICT = [
     # the mode `attributed`: a misleading item outside L(a) gets 0 ...
-    ({"misleading": "attributed"}, "execution", 7000, -0, 7000),
+    ({"misleading": "attributed"}, "execution", 7000, 0, 7000),
     # ... inside it gets -gamma
     ({"misleading": "attributed"}, "planning", 7000, -7000, 0),
     # the mode `conf_values`: 0.4999 < 0.5, so that every feedback is 0; 0.5 is not below
