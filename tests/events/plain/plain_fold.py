@@ -65,6 +65,12 @@ def mode(parameters: Parameters, name: str) -> str:
     return str(parameters.get(name, DEFAULTS[name]))
 
 
+def nearest(exact: Fraction) -> float | int:
+    """The nearest float64, and an integer where that is one: as the log writes numbers."""
+    rounded = float(exact)
+    return int(rounded) if rounded.is_integer() else rounded
+
+
 def integers(vector: Data) -> tuple[int, ...]:
     """The components x 2^24 of `{"dim", "q24"}`."""
     return struct.unpack(f"<{vector['dim']}i", base64.b64decode(vector["q24"], validate=True))
@@ -128,7 +134,7 @@ def digest(banks: Banks) -> str:
 def listed(banks: Banks) -> list[Data]:
     """What `memory list --json` shows under `items`."""
     return [
-        {k: v for k, v in item.items() if not k.endswith(("_vector", "_vectors"))} | {"value": float(value(item))}
+        {k: v for k, v in item.items() if not k.endswith(("_vector", "_vectors"))} | {"value": nearest(value(item))}
         for item in in_order(banks)
     ]
 
@@ -198,11 +204,11 @@ def recall(bank: Bank, query: Sequence[int], parameters: Parameters) -> list[Dat
         {
             "id": item["id"],
             "dot": dot(query, item["scenario_vector"]),
-            "similarity": float(similarity(item)),
+            "similarity": nearest(similarity(item)),
             "delta_sum": item["delta_sum"],
             "n": item["n"],
-            "adjusted": float(adjusted(item, parameters)),
-            "score": float(scores[item["id"]]),
+            "adjusted": nearest(adjusted(item, parameters)),
+            "score": nearest(scores[item["id"]]),
             "rank": rank,
             "chosen": rank <= int(number(parameters, "top_k")),
         }
@@ -297,11 +303,11 @@ def content(bank: Bank, stage: str, t: int, diagnosed: Data, policy: str, parame
         novel = not known or 1 - Fraction(max(known), ONE) >= number(parameters, "novelty")
     ranked = sorted(bank.values(), key=lambda item: (-dot(key, item["scenario_vector"]), id_order(item["id"])))
     if ranked:
-        nearest = ranked[0]
-        near = dot(key, nearest["scenario_vector"])
+        target = ranked[0]
+        near = dot(key, target["scenario_vector"])
         if Fraction(near, ONE) > number(parameters, "theta_merge"):
-            how = merge_how(nearest, novel, diagnosed["merge_proposals"][stage], parameters)
-            return {"op": "merge", "bank": stage, "id": nearest["id"], "dot": near, "how": how, "source": t}
+            how = merge_how(target, novel, diagnosed["merge_proposals"][stage], parameters)
+            return {"op": "merge", "bank": stage, "id": target["id"], "dot": near, "how": how, "source": t}
     if novel:
         return {"op": "insert", "bank": stage, "id": f"{stage}-{t}", "source": t}
     return {"op": "discard", "bank": stage, "reason": "not_novel"}

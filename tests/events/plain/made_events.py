@@ -1,0 +1,71 @@
+"""Hypothesis strategies for events of every kind, from the structs' own annotations, and for ids and JSON."""
+
+from functools import cache
+from typing import Any, Literal, Union, get_args, get_origin
+
+import msgspec
+from hypothesis import strategies as st
+from plain_logs import vector
+
+from events.kinds import KINDS, AnyEvent
+from events.vectors import Vector
+
+#: text with all that is allowed in JSON; without lone surrogates, which `surrogates` adds
+texts = st.text(max_size=20)
+surrogates = st.text(st.one_of(st.characters(), st.characters(categories=["Cs"])), max_size=20)
+integers = st.integers(-(2**63), 2**63 - 1)
+floats = st.floats(allow_nan=False, allow_infinity=False)
+#: what JSON can hold
+json_values = st.recursive(
+    st.one_of(st.none(), st.booleans(), integers, floats, texts),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(texts, inner, max_size=3)),
+    max_leaves=8,
+)
+
+runs = st.from_regex(r"[a-z0-9][a-z0-9-]{0,62}", fullmatch=True)
+streams = st.one_of(st.just("run"), st.just("projector"), st.integers(0, 10**6).map(lambda t: f"episode-{t}"))
+memories = st.builds(
+    lambda origin, stage, t, k: f"{origin}{stage}-{t}{k}",
+    st.one_of(st.just(""), st.sampled_from(("a", "a-1", "a1", "b-10")).map("{}.".format), runs.map("{}.".format)),
+    st.sampled_from(("planning", "execution")),
+    st.integers(0, 120),
+    st.one_of(st.just(""), st.integers(0, 12).map("-{}".format)),
+)
+
+
+@cache
+def made(kind: Any) -> st.SearchStrategy[Any]:
+    """Values of an annotation: a struct, union, literal, list, dict, new type or plain type."""
+    if kind is Vector:
+        parts = st.lists(st.integers(-(2**31), 2**31 - 1), min_size=1, max_size=4)
+        return parts.map(lambda numbers: msgspec.convert(vector(numbers), Vector))
+    if kind is Any:
+        return json_values
+    plain: dict[Any, st.SearchStrategy[Any]] = {
+        str: texts,
+        int: integers,
+        float: floats,
+        bool: st.booleans(),
+        type(None): st.none(),
+        dict: st.dictionaries(texts, json_values, max_size=3),
+    }
+    if kind in plain:
+        return plain[kind]
+    if hasattr(kind, "__supertype__"):
+        return made(kind.__supertype__)
+    origin, parts_of = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return st.sampled_from(parts_of)
+    if origin is list:
+        return st.lists(made(parts_of[0]), max_size=2)
+    if origin is dict:
+        return st.dictionaries(made(parts_of[0]), made(parts_of[1]), max_size=2)
+    if origin is Union or parts_of:
+        return st.one_of([made(part) for part in parts_of])
+    types = {one.name: one.type for one in msgspec.structs.fields(kind)}
+    return st.builds(kind, **{name: made(part) for name, part in types.items()})
+
+
+def events() -> st.SearchStrategy[AnyEvent]:
+    """An event of any kind."""
+    return st.one_of([made(kind) for kind in KINDS.values()])
