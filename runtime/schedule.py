@@ -1,7 +1,8 @@
 """What is due, as a pure function of where the streams of a run stand.
 
-A restarted conductor needs no memory of its own. Episode t reads bank version max(0, t+1-L), so it may start once t+1-L diagnoses were folded; at most `concurrency`
-episodes are in flight. Only the open window is looked at: every episode before the first unfolded one has ended.
+A restarted conductor needs no memory of its own. Episode t reads bank version max(0, t+1-L), so it may start once t+1-L
+diagnoses were folded; at most `concurrency` episodes are in flight. Only the open window is looked at: every episode
+before the first unfolded one has ended.
 """
 
 from collections.abc import Mapping, Sequence
