@@ -7,15 +7,17 @@ as integers (so -0.0 is 0), lone surrogates replaced by U+FFFD: the bytes of the
 import hashlib
 import json
 import math
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from events.errors import EventTooLarge, NewerSchema, UnknownKind, UnreadableEvent
 from events.ids import Position, RunId, StreamId, Version, event_id, run_id, stream_id
-from events.kinds import KINDS, AnyEvent
+from events.kinds import KINDS, AnyEvent, Event
 from events.log import Draft, Recorded
 from events.upcasters import upcast
+
+K = TypeVar("K", bound=Event)
 
 #: size cap of one event's data, bytes
 EVENT_CAP = 256 * 1024
@@ -98,6 +100,18 @@ def decode(recorded: Recorded) -> AnyEvent:
         return msgspec.convert(upcast(recorded.kind, recorded.schema, json.loads(recorded.data)), kind)
     except (ValueError, RecursionError, KeyError) as error:  # msgspec's and json's errors are ValueErrors
         raise UnreadableEvent(recorded.id, str(error)) from error
+
+
+def decode_as(recorded: Recorded, kind: type[K]) -> K:
+    """The event that `recorded` holds, which must be a `kind`.
+
+    Raises:
+        UnreadableEvent: of another kind, or as `decode`.
+    """
+    event = decode(recorded)
+    if not isinstance(event, kind):
+        raise UnreadableEvent(recorded.id, f"expected {kind.KIND}, found {recorded.kind}")
+    return event
 
 
 def export_line(recorded: Recorded) -> bytes:

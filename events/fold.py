@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from events.bank import Banks, evolve, seed
-from events.codec import decode
+from events.codec import decode, decode_as
 from events.errors import FoldMismatch, UnreadableEvent
 from events.ids import Position, RunId, episode_of
 from events.kinds import Abandoned, Diagnosed, Folded, RunStarted, Seeded, TasksListed
@@ -39,6 +39,11 @@ class State:
     def at_least(self, position: Position) -> "State":
         """This state, having seen everything up to `position`: for readers that skip kinds."""
         return self if position <= self.position else replace(self, position=position)
+
+    def after_fold(self, recorded: Recorded, banks: Banks) -> "State":
+        """This state with the next episode folded into `banks`, as `recorded` says."""
+        waiting = {t: ended for t, ended in self.waiting.items() if t != self.banks.version}
+        return replace(self, position=recorded.position, banks=banks, waiting=waiting)
 
     def begun(self) -> RunStarted:
         """The run header.
@@ -75,21 +80,29 @@ def step(state: State, recorded: Recorded) -> State:
                 raise UnreadableEvent(recorded.id, f"{recorded.kind} belongs to an episode")
             changes = {"waiting": {**state.waiting, t: event if isinstance(event, Diagnosed) else None}}
         case Folded():
-            waiting = dict(state.waiting)
-            banks = evolve(state.banks, _next(recorded, event, state.banks, waiting), event.operations)
-            changes = {"banks": banks, "waiting": waiting}
+            _, diagnosed = next_fold(state, recorded, event)
+            return state.after_fold(recorded, evolve(state.banks, diagnosed, event.operations))
         case _:
             pass
     return replace(state, run=recorded.run, position=recorded.position, **changes)  # type: ignore[arg-type]  # fields above
 
 
-def _next(recorded: Recorded, event: Folded, banks: Banks, waiting: dict[int, Diagnosed | None]) -> Diagnosed | None:
-    """Takes the diagnosis that `event` folds out of `waiting`."""
-    if event.episode != banks.version or event.bank_version != banks.version + 1:
-        raise FoldMismatch(recorded.id, "episode and bank version", (event.episode, event.bank_version), banks.version)
-    if event.episode not in waiting:
+def next_fold(state: State, recorded: Recorded, event: Folded | None = None) -> tuple[Folded, Diagnosed | None]:
+    """The `folded` that `recorded` holds, and what ended the episode that it folds (None = abandoned).
+
+    Raises:
+        FoldMismatch: it is not the next version, or its episode has not ended.
+        UnreadableEvent: data that is none.
+    """
+    event = event or decode_as(recorded, Folded)
+    newest = state.banks.version
+    if event.episode != newest or event.bank_version != newest + 1:
+        raise FoldMismatch(
+            recorded.id, "episode and version", (event.episode, event.bank_version), (newest, newest + 1)
+        )
+    if event.episode not in state.waiting:
         raise FoldMismatch(recorded.id, "episode", event.episode, "no diagnosed or abandoned before it")
-    return waiting.pop(event.episode)
+    return event, state.waiting[event.episode]
 
 
 def replay(events: Iterable[Recorded], state: State | None = None) -> State:

@@ -6,8 +6,8 @@ denominator, so nothing depends on how floats round. Floats are computed once, f
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from math import lcm
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,15 @@ class _Ranked:
     dot: int
     adjusted: int
     score: int
+
+
+class _Figures(NamedTuple):
+    """v~ and the factor of equation (5) of one candidate, each as an integer over a unit of its own."""
+
+    adjusted: int
+    adjusted_unit: int
+    boost: int
+    boost_unit: int
 
 
 def recall(banks: Banks, stages: Sequence[Stage], query: Vector, parameters: Parameters) -> list[Candidate]:
@@ -60,18 +69,17 @@ def _top(banks: Banks, rows: Rows, query: npt.NDArray[np.float64], parameters: P
 
 def rank(found: Sequence[tuple[Item, int]], parameters: Parameters) -> list[Candidate]:
     """`found` (item, dot in units of 2^-48) scored by equation (5), in rank order after the near-tie step."""
-    adjusted = [_adjusted(item, parameters.lambda_) for item, _ in found]
-    boosts = [_boost(one, parameters) for one in adjusted]
-    adjusted_unit = lcm(*[one.denominator for one in adjusted])
-    score_unit = lcm(*[one.denominator for one in boosts])
+    figures = [_figures(item, parameters) for item, _ in found]
+    adjusted_unit = lcm(*[one.adjusted_unit for one in figures])
+    score_unit = lcm(*[one.boost_unit for one in figures])
     ranked = [
         _Ranked(
             item,
             dot,
-            one.numerator * (adjusted_unit // one.denominator),
-            dot * boost.numerator * (score_unit // boost.denominator),
+            one.adjusted * (adjusted_unit // one.adjusted_unit),
+            dot * one.boost * (score_unit // one.boost_unit),
         )
-        for (item, dot), one, boost in zip(found, adjusted, boosts, strict=True)
+        for (item, dot), one in zip(found, figures, strict=True)
     ]
     return [
         Candidate(
@@ -89,15 +97,17 @@ def rank(found: Sequence[tuple[Item, int]], parameters: Parameters) -> list[Cand
     ]
 
 
-def _adjusted(item: Item, smoothing: Fraction) -> Fraction:
-    """v~ = v n / (n + lambda) = delta_sum / (10000 (n + lambda)); 0 for an unused item without smoothing."""
-    weight = item.n + smoothing
-    return Fraction(item.delta_sum, 10_000) / weight if weight else Fraction(0)
-
-
-def _boost(adjusted: Fraction, parameters: Parameters) -> Fraction:
-    """1 + clip(alpha v~, -beta, beta)."""
-    return 1 + min(max(parameters.alpha * adjusted, -parameters.beta), parameters.beta)
+def _figures(item: Item, parameters: Parameters) -> _Figures:
+    """v~ = v n / (n + lambda) = delta_sum / (10000 (n + lambda)), and 1 + clip(alpha v~, -beta, beta)."""
+    smoothing, alpha, beta = parameters.lambda_, parameters.alpha, parameters.beta
+    weight = item.n * smoothing.denominator + smoothing.numerator
+    if weight == 0:  # an unused item without smoothing
+        return _Figures(0, 1, 1, 1)
+    adjusted, adjusted_unit = item.delta_sum * smoothing.denominator, 10_000 * weight
+    effect, unit = alpha.numerator * adjusted, alpha.denominator * adjusted_unit
+    if abs(effect) * beta.denominator > beta.numerator * unit:
+        effect, unit = (beta.numerator if effect > 0 else -beta.numerator), beta.denominator
+    return _Figures(adjusted, adjusted_unit, unit + effect, unit)
 
 
 def _ordered(ranked: list[_Ranked], score_unit: int, parameters: Parameters) -> list[_Ranked]:

@@ -42,7 +42,9 @@ class _Store:
         full, rest = divmod(length, _BLOCK)
         branch.blocks = self.blocks[:full]
         if rest:
-            branch.blocks.append(self.blocks[full].copy())
+            block = np.empty((_BLOCK, self.dimension))
+            block[:rest] = self.blocks[full][:rest]
+            branch.blocks.append(block)
         branch.owners = self.owners[:length]
         branch.length = length
         return branch

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 from events import policies
 from events.bank import Banks, evolve
-from events.codec import decode
+from events.codec import decode, decode_as
 from events.errors import FoldMismatch, VersionGap
-from events.fold import REPLAY_KINDS, State, decide, step
+from events.fold import REPLAY_KINDS, State, decide, next_fold, step
 from events.ids import StreamId
-from events.kinds import Folded, Retrieved, RunConfig
+from events.kinds import Retrieved, RunConfig
 from events.log import Recorded
 from events.policies import Policy
 from events.recall import recall
@@ -47,13 +47,13 @@ class Verifier:
             UnreadableEvent: data that is none, or an unknown kind or schema.
         """
         self._check_order(recorded)
-        if recorded.kind == "folded":
-            self._check_fold(recorded)
+        before = self._state.banks
+        if recorded.kind == "folded" and self._policy is not None:
+            self._state = self._checked_fold(recorded, self._policy)
+        elif recorded.kind in REPLAY_KINDS:
+            self._state = step(self._state, recorded)
         elif recorded.kind == "retrieved":
             self._check_recall(recorded)
-        before = self._state.banks
-        if recorded.kind in REPLAY_KINDS:
-            self._state = step(self._state, recorded)
         else:
             decode(recorded)
         if self._policy is None:
@@ -74,24 +74,22 @@ class Verifier:
             raise VersionGap(f"version of {recorded.id}", expected, recorded.version)
         self._versions[recorded.stream] = expected
 
-    def _check_fold(self, recorded: Recorded) -> None:
-        event = decode(recorded)
-        assert isinstance(event, Folded) and self._policy is not None  # noqa: S101, PT018 - by kind; the header is first
-        banks, waiting = self._state.banks, self._state.waiting
-        if event.episode not in waiting or event.episode != banks.version:
-            return  # `step` names it
-        diagnosed = waiting[event.episode]
-        operations = decide(self._policy, self._state.begun(), banks, event.episode, diagnosed)
+    def _checked_fold(self, recorded: Recorded, policy: Policy) -> State:
+        """The state after a `folded` that is exactly what the fold gives."""
+        event, diagnosed = next_fold(self._state, recorded)
+        banks = self._state.banks
+        operations = decide(policy, self._state.begun(), banks, event.episode, diagnosed)
         if operations != event.operations:
             raise FoldMismatch(recorded.id, "operations", event.operations, operations)
-        digest = evolve(banks, diagnosed, operations).digest()
-        if digest != event.digest:
-            raise FoldMismatch(recorded.id, "digest", event.digest, digest)
+        evolved = evolve(banks, diagnosed, operations)
+        if evolved.digest() != event.digest:
+            raise FoldMismatch(recorded.id, "digest", event.digest, evolved.digest())
         self.report.versions += 1
+        return self._state.after_fold(recorded, evolved)
 
     def _check_recall(self, recorded: Recorded) -> None:
-        event = decode(recorded)
-        assert isinstance(event, Retrieved) and self._policy is not None  # noqa: S101, PT018 - by kind; the header is first
+        event = decode_as(recorded, Retrieved)
+        assert self._policy is not None  # noqa: S101 - the header is first
         banks = next((one for one in self._window if one.version == event.bank_version), None)
         if banks is None:
             if event.bank_version > self._state.banks.version:

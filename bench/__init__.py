@@ -1,0 +1,1 @@
+"""Measurements, one file per row group; `python -m bench` runs them all."""
