@@ -1,0 +1,93 @@
+"""Jobs inside one process: for `--in-process`, notebooks and tests."""
+
+from collections.abc import Awaitable, Callable, Iterable
+
+import structlog
+from anyio import Event, create_task_group, move_on_after
+
+from events.ids import RunId
+from runtime.ports import Job, JobKind
+
+_log = structlog.get_logger("chime.queue")
+
+KINDS: tuple[JobKind, JobKind] = ("act", "diagnose")
+
+Handler = Callable[[Job], Awaitable[None]]
+
+
+class LocalQueue:
+    """The `JobQueue` of one process: first in, first out, for each kind by itself.
+
+    It belongs to one event loop (asyncio or trio). Jobs do not outlive it: the log says what is missing.
+    """
+
+    def __init__(self) -> None:
+        #: job -> its time limit in seconds, oldest first
+        self._waiting: dict[JobKind, dict[Job, float]] = {kind: {} for kind in KINDS}
+        self._running: set[Job] = set()
+        self._more = Event()
+        self._closed = False
+
+    async def enqueue(self, job: Job, timeout_s: float) -> bool:
+        """Queue `job` unless the same one waits or runs; whether it was new."""
+        if job in self._waiting[job.kind] or job in self._running:
+            return False
+        self._waiting[job.kind][job] = timeout_s
+        self._wake()
+        return True
+
+    async def lost(self, jobs: Iterable[Job]) -> list[Job]:
+        """Those of `jobs` that neither wait nor run: ended, failed, or never queued here."""
+        return [job for job in jobs if job not in self._waiting[job.kind] and job not in self._running]
+
+    async def forget(self, run: RunId, *, dry_run: bool = False) -> int:
+        """Remove the run's waiting jobs; how many wait or run. What runs goes on to its end."""
+        mine = [job for waiting in self._waiting.values() for job in waiting if job.run == run]
+        if not dry_run:
+            for job in mine:
+                del self._waiting[job.kind][job]
+        return len(mine) + sum(job.run == run for job in self._running)
+
+    def close(self) -> None:
+        """Let every `serve` end once what it runs has ended; what waits stays."""
+        self._closed = True
+        self._wake()
+
+    async def serve(self, handler: Handler, slots: int = 16, kind: JobKind | None = None) -> None:
+        """Run `handler` on jobs of `kind` (None: each kind by itself), up to `slots` at once, until `close`.
+
+        A handler that raises or overruns its job's time limit is logged and its job dropped: it is then `lost`.
+        """
+        async with create_task_group() as group:
+            for each in KINDS if kind is None else (kind,):
+                for _ in range(slots):
+                    group.start_soon(self._slot, handler, each)
+
+    async def _slot(self, handler: Handler, kind: JobKind) -> None:
+        waiting = self._waiting[kind]
+        while not self._closed:
+            if not waiting:
+                await self._more.wait()
+                continue
+            job = next(iter(waiting))
+            timeout_s = waiting.pop(job)
+            self._running.add(job)
+            try:
+                await self._run(handler, job, timeout_s)
+            finally:
+                self._running.discard(job)
+
+    async def _run(self, handler: Handler, job: Job, timeout_s: float) -> None:
+        facts = {"run_id": job.run, "episode_id": f"episode-{job.episode}", "attempt": job.attempt, "queue": job.kind}
+        try:
+            with move_on_after(timeout_s) as limit:
+                await handler(job)
+        except Exception as error:  # noqa: BLE001 - the outermost loop of in-process work: one job must not end it
+            _log.error("job failed", exc_info=error, **facts)
+        else:
+            if limit.cancelled_caught:
+                _log.error("job overran its time limit", timeout_s=timeout_s, **facts)
+
+    def _wake(self) -> None:
+        self._more.set()
+        self._more = Event()
