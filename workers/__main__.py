@@ -70,13 +70,17 @@ def chime() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; its exit code. Nothing but --debug shows a traceback."""
+    """Run one command; its exit code. Only --debug shows a traceback."""
     for name in _ONE_THREAD:
         os.environ.setdefault(name, "1")
     given = list(sys.argv[1:] if arguments is None else arguments)
     own = given[: given.index("--")] if "--" in given else given
     try:
-        code = chime.main(args=given, prog_name="chime", standalone_mode=False)
+        if "_CHIME_COMPLETE" in os.environ:
+            chime.main(args=given, prog_name="chime")  # a shell asks for completions
+        # Not `chime.main`: click would answer a closed pipe and Ctrl-C by itself.
+        with chime.make_context("chime", given) as context:
+            code = chime.invoke(context)
         sys.stdout.flush()
         return code if isinstance(code, int) else OK
     except BrokenPipeError:

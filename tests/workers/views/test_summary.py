@@ -1,0 +1,32 @@
+from events.ids import RunId
+from workers.configuration import Price
+from workers.views.summary import summarize
+
+
+def test_figures_of_a_finished_run(made_run):
+    """A summary counts what the log holds: scores, labels, operations, bank sizes, calls."""
+    made = made_run()
+    summary = summarize(made.events)
+    assert (summary.run, summary.status, summary.episodes, summary.episodes_total) == (RunId("made"), "completed", 6, 6)
+    assert (summary.successes, summary.scored) == (3, 6)
+    assert summary.score.low < 0.5 < summary.score.high
+    assert summary.attributions == {"planning": 1, "execution": 1, "both": 1, "none": 3}
+    assert summary.bank_sizes == made.banks.sizes()
+    assert (summary.bank_version, summary.digest) == (6, made.banks.digest())
+    assert {one.role: one.calls for one in summary.usage} == {"planner": 6, "executor": 6, "gate": 6}
+    assert summary.counts is not None
+    assert summary.counts.folded == 6
+
+
+def test_unpriced_models_cost_nothing_known(made_run):
+    """A model without a price has no cost, not zero; one with a price costs its tokens."""
+    events = made_run().events
+    assert {one.cost_usd for one in summarize(events).usage} == {None}
+    priced = summarize(events, {"made-model": Price(input=1.0, output=2.0)})
+    assert {one.cost_usd for one in priced.usage} == {(600 * 1.0 + 60 * 2.0) / 1e6}
+
+
+def test_an_unfinished_run_is_open(made_run):
+    """A log without `run_finished` is an open run that says how far it came."""
+    summary = summarize(made_run().events[:9])
+    assert (summary.status, summary.episodes, summary.episodes_total, summary.bank_version) == ("open", 2, 6, 1)

@@ -1,0 +1,1 @@
+"""What a log says, for people: summaries, episodes, banks and comparisons, each a pure function of events."""

@@ -1,0 +1,293 @@
+"""One run in a row: feed it the log, read the figures."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from msgspec import Struct
+
+from events.codec import decode
+from events.errors import UnreadableEvent
+from events.ids import STAGES, RunId, Stage, episode_of
+from events.kinds import (
+    Abandoned,
+    AnyEvent,
+    Counts,
+    Diagnosed,
+    Executed,
+    Folded,
+    Noted,
+    Operated,
+    Planned,
+    RunFinished,
+    RunStarted,
+    Scored,
+    Seeded,
+    TasksListed,
+    Usage,
+)
+from events.log import Recorded
+from events.operations import Inserted, Merged, Pruned
+from runtime.ports import Role
+from runtime.statistics import Interval, wilson
+from workers.configuration import Price
+
+#: the kinds a summary reads
+SUMMARY_KINDS = frozenset(
+    {
+        "run_started", "tasks_listed", "seeded", "planned", "executed", "scored", "diagnosed", "abandoned", "folded",
+        "operated", "noted", "run_finished",
+    }
+)  # fmt: skip
+
+
+class RoleUsage(Struct, frozen=True, kw_only=True):
+    """What one role's calls came to."""
+
+    role: Role
+    model: str
+    calls: int
+    #: None where an endpoint did not count
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    #: USD; None = no price for this model, or tokens that nobody counted
+    cost_usd: float | None
+
+
+class Summary(Struct, frozen=True, kw_only=True):
+    """A run's figures."""
+
+    run: RunId
+    #: `completed`, `stopped`, `failed`, `cancelled`, `paused`, or `open`
+    status: str
+    #: why it is paused, stopped or cancelled
+    reason: str
+    labels: list[str]
+    environment: str
+    policy: str
+    frozen: bool
+    lag: int | str
+    concurrency: int
+    epochs: int
+    embedder: str
+    models: dict[str, str]
+    seed_bank: dict[str, Any] | None
+    #: episodes the run has in all its epochs
+    episodes_total: int
+    #: that have begun
+    episodes: int
+    scored: int
+    successes: int
+    #: of the scored ones that are not preparatory, Wilson
+    score: Interval
+    attributions: dict[str, int]
+    degraded: dict[str, int]
+    abandoned: int
+    #: newest bank version
+    bank_version: int
+    digest: str
+    #: live items by birth stage
+    bank_sizes: dict[Stage, int]
+    operations: dict[str, int]
+    usage: list[RoleUsage]
+    events: int
+    #: of the first and last event
+    started_at: str
+    last_at: str
+    counts: Counts | None
+
+
+@dataclass(slots=True)
+class Summarizer:
+    """Feed it a log in position order (`SUMMARY_KINDS` suffice), then ask for `summary`."""
+
+    prices: Mapping[str, Price] = field(default_factory=dict)
+    _run: RunId | None = None
+    _header: RunStarted | None = None
+    _tasks: list[str] = field(default_factory=list)
+    _status: str = "open"
+    _reason: str = ""
+    _counts: Counts | None = None
+    #: s_t by episode
+    scores: dict[int, bool] = field(default_factory=dict)
+    evaluators: set[str] = field(default_factory=set)
+    _begun: set[int] = field(default_factory=set)
+    _attributions: Counter[str] = field(default_factory=Counter)
+    _degraded: Counter[str] = field(default_factory=Counter)
+    _operations: Counter[str] = field(default_factory=Counter)
+    _sizes: Counter[Stage] = field(default_factory=Counter)
+    _usage: dict[Role, Usage] = field(default_factory=dict)
+    _abandoned: int = 0
+    _version: int = 0
+    _digest: str = ""
+    _position: int = 0
+    _first_at: str = ""
+    _last_at: str = ""
+
+    def feed(self, recorded: Recorded) -> None:
+        """One more event.
+
+        Raises:
+            UnreadableEvent: data that is none, or an unknown kind or schema.
+        """
+        self._run, self._position, self._last_at = recorded.run, recorded.position, recorded.at
+        self._first_at = self._first_at or recorded.at
+        t = episode_of(recorded.stream)
+        if t is not None:
+            self._begun.add(t)
+        if recorded.kind in SUMMARY_KINDS:
+            event = decode(recorded)
+            if t is not None:
+                self._see_episode(t, event)
+            else:
+                self._see_run(event)
+
+    def _see_episode(self, t: int, event: AnyEvent) -> None:
+        match event:
+            case Planned():
+                self._add("planner", event.usage)
+            case Executed():
+                self._add("executor", event.usage)
+            case Scored():
+                self.scores[t] = event.success
+                self.evaluators.add(f"{event.evaluator.name} {event.evaluator.version}".strip())
+            case Diagnosed():
+                self._add("gate", event.usage)
+                if event.degraded is None:
+                    self._attributions[event.label] += 1
+                else:
+                    self._degraded[event.degraded] += 1
+            case Abandoned():
+                self._abandoned += 1
+            case _:
+                pass
+
+    def _see_run(self, event: AnyEvent) -> None:
+        match event:
+            case RunStarted():
+                self._header, self._tasks = event, list(event.tasks)
+            case TasksListed():
+                self._tasks.extend(event.tasks)
+            case Seeded():
+                self._sizes.update(item.bank for item in event.items)
+            case Folded():
+                self._fold(event)
+            case Operated(action="pause") | Operated(action="cancel"):
+                self._status, self._reason = ("paused" if event.action == "pause" else "cancelled"), event.reason
+            case Operated(action="resume"):
+                self._status, self._reason = "open", ""
+            case Noted(topic="run_stopped"):
+                self._status, self._reason = "paused", str(event.facts.get("reason", ""))
+            case RunFinished():
+                self._status, self._counts = event.outcome, event.counts
+            case _:
+                pass
+
+    def _fold(self, event: Folded) -> None:
+        self._version, self._digest = event.bank_version, event.digest
+        for operation in event.operations:
+            match operation:
+                case Inserted():
+                    self._operations["insert"] += 1
+                    self._sizes[operation.bank] += 1
+                case Pruned():
+                    self._operations["prune"] += 1
+                    self._sizes[operation.bank] -= 1
+                case Merged():
+                    self._operations["merge"] += 1
+                case _:
+                    name = operation.__struct_config__.tag
+                    self._operations[str(name)] += 1
+
+    def _add(self, role: Role, usage: Usage) -> None:
+        self._usage[role] = self._usage.get(role, Usage()) + usage
+
+    @property
+    def header(self) -> RunStarted:
+        """Raises: UnreadableEvent: the log does not begin with one."""
+        if self._header is None:
+            raise UnreadableEvent(f"log of run {self._run}", "it does not begin with run_started")
+        return self._header
+
+    def task(self, t: int) -> str:
+        """The task of episode `t`."""
+        return self._tasks[t % len(self._tasks)]
+
+    def task_scores(self) -> dict[str, list[bool]]:
+        """Task -> s_t of its episodes in order; preparatory tasks have no score of their own and are left out."""
+        preparatory = set(self.header.config.preparatory)
+        by_task: dict[str, list[bool]] = {}
+        for t in sorted(self.scores):
+            if (task := self.task(t)) not in preparatory:
+                by_task.setdefault(task, []).append(self.scores[t])
+        return by_task
+
+    def summary(self) -> Summary:
+        """The figures so far.
+
+        Raises:
+            UnreadableEvent: the log does not begin with `run_started`.
+        """
+        header, config = self.header, self.header.config
+        assert self._run is not None  # noqa: S101 - the header was fed
+        outcomes = [one for scores in self.task_scores().values() for one in scores]
+        seed = header.seed_bank
+        return Summary(
+            run=self._run,
+            status=self._status,
+            reason=self._reason,
+            labels=list(config.labels),
+            environment=str(config.environment.get("name", "")),
+            policy=config.policy.name,
+            frozen=config.frozen,
+            lag=config.lag,
+            concurrency=config.concurrency,
+            epochs=config.epochs,
+            embedder=header.embedder.fingerprint,
+            models={role: str(model.get("model", "")) for role, model in config.models.items()},
+            seed_bank={"run": seed.run, "version": seed.version, "digest": seed.digest} if seed else None,
+            episodes_total=header.tasks_total * config.epochs,
+            episodes=len(self._begun),
+            scored=len(outcomes),
+            successes=sum(outcomes),
+            score=wilson(sum(outcomes), len(outcomes)),
+            attributions={label: self._attributions[label] for label in ("planning", "execution", "both", "none")},
+            degraded=dict(sorted(self._degraded.items())),
+            abandoned=self._abandoned,
+            bank_version=self._version,
+            digest=self._digest,
+            bank_sizes={stage: self._sizes[stage] for stage in STAGES},
+            operations=dict(sorted(self._operations.items())),
+            usage=[self._role_usage(role, usage, config.models) for role, usage in sorted(self._usage.items())],
+            events=self._position,
+            started_at=self._first_at,
+            last_at=self._last_at,
+            counts=self._counts,
+        )
+
+    def _role_usage(self, role: Role, usage: Usage, models: Mapping[str, Mapping[str, Any]]) -> RoleUsage:
+        model = str(models.get(role, {}).get("model", ""))
+        return RoleUsage(
+            role=role,
+            model=model,
+            calls=usage.calls,
+            prompt_tokens=usage.prompt_tokens,
+            completion_tokens=usage.completion_tokens,
+            cost_usd=cost_usd(usage, self.prices.get(model)),
+        )
+
+
+def cost_usd(usage: Usage, price: Price | None) -> float | None:
+    """USD of `usage`; None without a price or without a count."""
+    if price is None or usage.prompt_tokens is None or usage.completion_tokens is None:
+        return None
+    return (usage.prompt_tokens * price.input + usage.completion_tokens * price.output) / 1_000_000
+
+
+def summarize(events: Iterable[Recorded], prices: Mapping[str, Price] | None = None) -> Summary:
+    """The whole log's figures. Raises: as `Summarizer`."""
+    summarizer = Summarizer(prices=prices or {})
+    for recorded in events:
+        summarizer.feed(recorded)
+    return summarizer.summary()
