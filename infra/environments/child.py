@@ -102,10 +102,6 @@ class Host:
         host = cls(process, stderr, scratch, limits)
         try:
             description = typed(await host.ask("describe"), Description, "describe")
-            if description.protocol != PROTOCOL:
-                raise EnvironmentUnavailable(
-                    f"{description.env} speaks protocol {description.protocol}, this chime speaks {PROTOCOL}"
-                )
         except EnvironmentCrashed as problem:
             raise EnvironmentUnavailable(
                 f"the environment's host ended with {problem.exit_code} before it was ready; its last words:\n"
@@ -114,9 +110,11 @@ class Host:
         except (EnvironmentTimeout, EnvironmentFailed) as problem:
             await host.end()
             raise EnvironmentUnavailable(f"the environment's host is not usable: {problem}") from problem
-        except EnvironmentUnavailable:
+        if description.protocol != PROTOCOL:
             await host.end()
-            raise
+            raise EnvironmentUnavailable(
+                f"{description.env} speaks protocol {description.protocol}, this chime speaks {PROTOCOL}"
+            )
         return host, description
 
     async def ask(self, op: str, **fields: Any) -> Any:

@@ -107,11 +107,9 @@ def benchmark_at(spec: str) -> Any:
     """An object of the class that `FILE.py[:Class]` names."""
     file, _, name = spec.partition(":")
     path = Path(file).resolve()
+    # a benchmark can import its neighbours, but they come last: none of them (gym.py, install.py) hides a package
     here = str(Path(__file__).resolve().parent)
-    # our neighbours are no packages a benchmark may import by accident (gym.py, install.py); its own neighbours are
-    sys.path[:] = [entry for entry in sys.path if entry != here]
-    if str(path.parent) != here:
-        sys.path.insert(0, str(path.parent))
+    sys.path[:] = [entry for entry in sys.path if entry != here] + [str(path.parent)]
     module_spec = importlib.util.spec_from_file_location(path.stem, path)
     if module_spec is None or module_spec.loader is None:
         raise SystemExit(f"{path} is no Python file")
@@ -145,10 +143,10 @@ def reply(operations: Operations, line: bytes) -> bytes:
     """The answer line to a request line, whatever happens inside."""
     try:
         request = json.loads(line)
-        if not isinstance(request, dict):
-            raise TypeError("not an object")
-    except (ValueError, TypeError) as problem:
-        malformed = {"kind": "malformed", "message": f"not a request: {problem}", "retryable": False}
+    except (ValueError, RecursionError) as problem:
+        request = str(problem)
+    if not isinstance(request, dict):
+        malformed = {"kind": "malformed", "message": f"no JSON object: {request}"[:200], "retryable": False}
         return encoded({"id": None, "ok": False, "error": malformed})
     try:
         return encoded({"id": request.get("id"), "ok": True, "result": operations.answer(request)})

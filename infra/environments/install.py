@@ -75,7 +75,12 @@ def installed(home: Path) -> list[str]:
     return sorted(name for name in INSTALLABLE if _complete(name, folder_of(name, home)))
 
 
-def install(name: str, home: Path, progress: Callable[[str], None] = lambda line: None) -> Path:
+def silent(line: str) -> None:
+    """Progress that nobody watches."""
+    del line
+
+
+def install(name: str, home: Path, progress: Callable[[str], None] = silent) -> Path:
     """Make the environment of a benchmark unless it is there; its interpreter.
 
     `progress` gets a line of text at every step. Blocks for as long as it takes; another process that installs the

@@ -418,11 +418,9 @@ class Toy:
     @staticmethod
     def _answer(episode: Episode, call: dict[str, Any]) -> dict[str, Any]:
         try:
-            arguments = json.loads(call["function"]["arguments"] or "{}")
-            if not isinstance(arguments, dict):
-                raise ValueError("arguments must be an object")  # noqa: TRY004 - one class for all that a model gets wrong
+            arguments = dict(json.loads(call["function"]["arguments"] or "{}"))
             content = episode.call(call["function"]["name"], arguments)
-        except ValueError as problem:
+        except (ValueError, TypeError) as problem:
             episode.errors += 1
             content = f"error: {problem}"
         return {"role": "tool", "tool_call_id": call.get("id", ""), "content": content}
