@@ -10,14 +10,14 @@ import urllib.request
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rank_bm25 import BM25Plus
+from rank_bm25 import BM25Plus  # type: ignore[import-not-found] # installed where this runs
 
 _NO_NETWORK = "There is no network: searching the web and opening pages is not possible in this run."
 _SNIPPET = 300
 
 
 class WebSearchAPI:
-    """Same tools as the official class of this name, over `corpus`; without one they answer that there is no network."""
+    """The tools of the official class of this name, over `corpus`; without one they say that there is no network."""
 
     #: documents to search; None = no network
     corpus: ClassVar[list[dict[str, str]] | None] = None

@@ -7,6 +7,7 @@ goes to a file of which the tail is kept.
 
 import os
 import signal
+import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -238,6 +239,10 @@ class ChildSession:
             self._open = False
         return typed(answer, Evaluation, "evaluate")
 
+    async def plant(self, op: str, kind: str) -> None:
+        """Spoil the next `op` (kinds: see the host); refused by a host that was not started for tests."""
+        await self._host.ask("fault", **{"in": op, "kind": kind})
+
     async def oracle(self, task: Task) -> dict[str, Any]:
         """The reference solution; refused by a host that was not started for tests."""
         return typed(await self._host.ask("oracle", domain=task.domain, task_id=task.task_id), dict, "oracle")
@@ -303,6 +308,19 @@ class ChildEnvironment:
             finally:
                 if not session.clean:
                     await host.kill()
+
+    async def process(self) -> Process:
+        """The program by itself, outside the pool, its stderr discarded; the caller ends it.
+
+        Raises:
+            EnvironmentUnavailable: it cannot be started.
+        """
+        try:
+            return await anyio.open_process(
+                self._argv, stderr=subprocess.DEVNULL, start_new_session=True, env=self._environ, cwd=self._cwd
+            )
+        except OSError as problem:
+            raise EnvironmentUnavailable(f"cannot start {self._argv[0]}: {problem.strerror or problem}") from problem
 
     async def aclose(self) -> None:
         """End every host, leased ones too: their sessions see a crash."""

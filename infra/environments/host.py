@@ -4,6 +4,8 @@ Run by path, next to a benchmark file, by any Python from 3.10 on; it imports no
 the benchmark: `python host.py [--oracle] FILE.py[:Class]` (class `Benchmark` where none is named). The class has
 `describe()`, `tasks(domain, split)`, `reset(episode_id, domain, task_id, seed, options)`, `step(action)`,
 `evaluate()`, and where it wants `close()` and `oracle(domain, task_id)`; all take and return plain JSON data.
+With `--oracle`, for tests only, the host also answers `oracle` and `fault` (`{"in": op, "kind": ...}` spoils the next
+`op`: `raise` an exception, `print` noise, answer with a `huge` line).
 
 Only the protocol's lines reach the original stdout: a benchmark's prints go to stderr, and its stdin is empty. The
 end of stdin is the end of the host, also in the middle of an operation: nothing outlives the client.
@@ -24,6 +26,8 @@ from pathlib import Path
 from typing import Any
 
 PROTOCOL = 1
+#: size of the padding of a planted huge answer, characters
+HUGE = 8 << 20
 #: what an operation in progress gets to end by itself once the client is gone, seconds
 GRACE_S = 1.0
 
@@ -45,7 +49,20 @@ class Operations:
         self._benchmark = benchmark
         self._oracle = oracle
         self._playing = False
+        #: operation -> how its next answer is spoilt
+        self._faults: dict[str, str] = {}
         self.closed = False
+
+    def result(self, request: dict[str, Any]) -> Any:
+        """The result of one request, with the fault planted for it, if there is one. Raises: as `answer`."""
+        fault = self._faults.pop(str(request.get("op")), None)
+        if fault == "raise":
+            raise RuntimeError("a planted fault")
+        if fault == "print":
+            print("noise " * 100)
+            os.write(1, b"more noise\n")
+        answer = self.answer(request)
+        return {**answer, "padding": "x" * HUGE} if fault == "huge" else answer
 
     def answer(self, request: dict[str, Any]) -> Any:
         """The result of one request.
@@ -68,13 +85,11 @@ class Operations:
                 self._expect_episode("evaluate")
                 self._playing = False
                 return self._benchmark.evaluate()
-            case "oracle":
-                if not self._oracle:
-                    raise Refused("refused", "this host was not started with --oracle")
-                return self._benchmark.oracle(request["domain"], request["task_id"])
             case "close":
                 self.close()
                 return {}
+            case "oracle" | "fault":
+                return self._test(request)
             case op:
                 raise Refused("unknown_op", f"{op!r} is no operation of protocol {PROTOCOL}")
 
@@ -97,6 +112,17 @@ class Operations:
         )
         self._playing = True
         return opening
+
+    def _test(self, request: dict[str, Any]) -> Any:
+        """The operations that only a host started with --oracle has."""
+        if not self._oracle:
+            raise Refused("refused", "this host was not started with --oracle")
+        if request["op"] == "fault":
+            self._faults[request["in"]] = request["kind"]
+            return {}
+        if not hasattr(self._benchmark, "oracle"):
+            raise Refused("refused", "this benchmark offers no reference solutions")
+        return self._benchmark.oracle(request["domain"], request["task_id"])
 
     def _expect_episode(self, op: str) -> None:
         if not self._playing:
@@ -149,7 +175,7 @@ def reply(operations: Operations, line: bytes) -> bytes:
         malformed = {"kind": "malformed", "message": f"no JSON object: {request}"[:200], "retryable": False}
         return encoded({"id": None, "ok": False, "error": malformed})
     try:
-        return encoded({"id": request.get("id"), "ok": True, "result": operations.answer(request)})
+        return encoded({"id": request.get("id"), "ok": True, "result": operations.result(request)})
     except Exception as problem:  # noqa: BLE001 - the outermost loop: the client decides what a benchmark's error means
         if not isinstance(problem, Refused):
             traceback.print_exc()
