@@ -1,0 +1,49 @@
+-- Put events at versions first, first + 1, ... of one stream of a run, all or none. The only writer of a log.
+--
+-- KEYS[1] the run's log (a stream)   KEYS[2] its index (a hash)
+-- ARGV[1] stream   ARGV[2] first version   ARGV[3] number of events, then for each one:
+--         kind, schema, at, cause, attempt, sha, data
+--
+-- The index holds '@head' -> last position, <stream> -> '<number of events> <last kind>', and
+-- '<stream>/<version>' -> position: an append costs the same however long the log is.
+--
+-- Answers {'ok', written, position, position, ...}   every event is there, `written` of them by this call
+--         {'taken', entry}                           another event holds one of the versions; nothing was written
+--         {'gap', next version}                      `first` is above the stream's next version; nothing was written
+local log, index, stream = KEYS[1], KEYS[2], ARGV[1]
+local first, count = tonumber(ARGV[2]), tonumber(ARGV[3])
+local WIDTH = 7
+
+local row = redis.call('HGET', index, stream)
+local length = row and tonumber(string.match(row, '^%d+')) or 0
+if first > length + 1 then return {'gap', length + 1} end
+
+local answer = {'ok', 0}
+local known = math.min(count, length - first + 1)
+for i = 1, known do
+  local at = redis.call('HGET', index, stream .. '/' .. (first + i - 1))
+  local entry = redis.call('XRANGE', log, at .. '-0', at .. '-0')[1]
+  if not entry then return redis.error_reply('BROKEN the index names position ' .. at .. ', which the log does not hold') end
+  local sha
+  for j = 1, #entry[2], 2 do
+    if entry[2][j] == 'sha' then sha = entry[2][j + 1] end
+  end
+  if sha ~= ARGV[3 + (i - 1) * WIDTH + 6] then return {'taken', entry} end
+  answer[#answer + 1] = tonumber(at)
+end
+if known == count then return answer end
+
+local head = tonumber(redis.call('HGET', index, '@head') or '0')
+local last_kind
+for i = known + 1, count do
+  local a, version = 3 + (i - 1) * WIDTH, first + i - 1
+  head = head + 1
+  last_kind = ARGV[a + 1]
+  redis.call('XADD', log, head .. '-0', 'kind', last_kind, 'stream', stream, 'version', version, 'schema', ARGV[a + 2],
+    'at', ARGV[a + 3], 'cause', ARGV[a + 4], 'attempt', ARGV[a + 5], 'sha', ARGV[a + 6], 'data', ARGV[a + 7])
+  redis.call('HSET', index, stream .. '/' .. version, head)
+  answer[#answer + 1] = head
+end
+answer[2] = count - known
+redis.call('HSET', index, stream, (first + count - 1) .. ' ' .. last_kind, '@head', head)
+return answer

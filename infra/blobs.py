@@ -1,0 +1,151 @@
+"""Bodies too large for an event: in a folder of the home, or in Redis where workers run elsewhere; zstd in both."""
+
+import os
+import shutil
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, cast
+from uuid import uuid4
+
+import anyio.to_thread
+import msgspec
+import zstandard
+from redis.asyncio import Redis
+
+from events.codec import canonical
+from events.ids import RunId
+from infra.redis_client import our_errors
+from runtime.errors import MissingBlob
+from runtime.ports import Blobs
+from runtime.task import Message
+
+#: a body that unpacks to more is not ours, bytes
+_LARGEST = 1 << 30
+_LEVEL = 3
+
+
+def _packed(body: bytes) -> bytes:
+    return zstandard.ZstdCompressor(level=_LEVEL).compress(body)
+
+
+def _unpacked(run: RunId, name: str, packed: bytes) -> bytes:
+    try:
+        body = zstandard.ZstdDecompressor().decompress(packed, max_output_size=_LARGEST)
+    except zstandard.ZstdError as error:
+        raise MissingBlob(run, name, f"damaged: {error}") from error
+    if sha256(body).hexdigest() != name:
+        raise MissingBlob(run, name, "damaged: its bytes have another hash")
+    return body
+
+
+class FolderBlobs:
+    """`runtime.ports.Blobs` as files `<home>/blobs/<run>/<2 hex>/<hash>.zst`."""
+
+    def __init__(self, home: Path) -> None:
+        self._root = home / "blobs"
+
+    async def put(self, run: RunId, body: bytes) -> str:
+        """As `runtime.ports.Blobs.put`."""
+        name = sha256(body).hexdigest()
+        await anyio.to_thread.run_sync(self._write, self._path(run, name), body)
+        return name
+
+    async def get(self, run: RunId, sha256: str) -> bytes:
+        """As `runtime.ports.Blobs.get`."""
+        path = self._path(run, sha256)
+        try:
+            packed = await anyio.to_thread.run_sync(path.read_bytes)
+        except FileNotFoundError as error:
+            raise MissingBlob(run, sha256, "not there") from error
+        return _unpacked(run, sha256, packed)
+
+    async def hashes(self, run: RunId) -> list[str]:
+        """As `runtime.ports.Blobs.hashes`."""
+        return await anyio.to_thread.run_sync(lambda: sorted(path.stem for path in self._files(run)))
+
+    async def delete(self, run: RunId, *, dry_run: bool = False) -> int:
+        """As `runtime.ports.Blobs.delete`."""
+        count = len(await self.hashes(run))
+        if not dry_run:
+            await anyio.to_thread.run_sync(lambda: shutil.rmtree(self._root / run, ignore_errors=True))
+        return count
+
+    def _path(self, run: RunId, name: str) -> Path:
+        if len(name) != 64 or not name.isalnum():
+            raise MissingBlob(run, name, "no SHA-256")
+        return self._root / run / name[:2] / f"{name}.zst"
+
+    def _files(self, run: RunId) -> list[Path]:
+        return list((self._root / run).glob("??/*.zst"))
+
+    @staticmethod
+    def _write(path: Path, body: bytes) -> None:
+        if path.exists():
+            return
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Whole or not at all: the name appears when the bytes are on the disk.
+        unfinished = path.with_name(f".{path.name}.{uuid4().hex}")
+        try:
+            with unfinished.open("xb") as file:
+                file.write(_packed(body))
+                file.flush()
+                os.fsync(file.fileno())
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
+
+
+class RedisBlobs:
+    """`runtime.ports.Blobs` as one hash a run, `<prefix>:{<run>}:blobs`."""
+
+    def __init__(self, redis: Redis, prefix: str, where: str) -> None:
+        self._redis, self._prefix, self._where = redis, prefix, where
+
+    async def put(self, run: RunId, body: bytes) -> str:
+        """As `runtime.ports.Blobs.put`."""
+        name = sha256(body).hexdigest()
+        with our_errors(self._where):
+            await self._redis.hsetnx(self._key(run), name, _packed(body))
+        return name
+
+    async def get(self, run: RunId, sha256: str) -> bytes:
+        """As `runtime.ports.Blobs.get`."""
+        with our_errors(self._where):
+            packed = cast("bytes | None", await self._redis.hget(self._key(run), sha256))
+        if packed is None:
+            raise MissingBlob(run, sha256, "not there")
+        return _unpacked(run, sha256, packed)
+
+    async def hashes(self, run: RunId) -> list[str]:
+        """As `runtime.ports.Blobs.hashes`."""
+        with our_errors(self._where):
+            names = cast("list[bytes]", await self._redis.hkeys(self._key(run)))
+        return sorted(name.decode() for name in names)
+
+    async def delete(self, run: RunId, *, dry_run: bool = False) -> int:
+        """As `runtime.ports.Blobs.delete`."""
+        with our_errors(self._where):
+            count = int(await self._redis.hlen(self._key(run)))
+            if not dry_run:
+                await self._redis.unlink(self._key(run))
+        return count
+
+    def _key(self, run: RunId) -> str:
+        return f"{self._prefix}:{{{run}}}:blobs"
+
+
+async def put_messages(blobs: Blobs, run: RunId, messages: Sequence[Message]) -> str:
+    """Store each message once per run, and the list of their hashes as a body of its own; the list's hash."""
+    names = [await blobs.put(run, canonical(message)) for message in messages]
+    return await blobs.put(run, canonical(names))
+
+
+async def get_messages(blobs: Blobs, run: RunId, sha256: str) -> list[Message]:
+    """The messages of a list that `put_messages` stored.
+
+    Raises:
+        MissingBlob: the list or a message is not there.
+    """
+    names = msgspec.json.decode(await blobs.get(run, sha256), type=list[str])
+    return [cast("dict[str, Any]", msgspec.json.decode(await blobs.get(run, name))) for name in names]

@@ -1,0 +1,129 @@
+"""Logs in memory: for tests, simulations and runs that nobody needs to keep."""
+
+from collections.abc import AsyncIterator, Sequence
+
+import anyio
+import anyio.lowlevel
+
+from events.codec import content_sha256, recorded
+from events.errors import VersionGap
+from events.ids import Position, RunId, StreamId, Version
+from events.log import Draft, Recorded
+from runtime.ports import Appended, Clock, Origin, StreamIndex, Taken
+
+#: events in one page
+PAGE = 100
+
+
+class ListLog:
+    """`runtime.ports.EventLog` over a list."""
+
+    def __init__(self, run: RunId, clock: Clock) -> None:
+        self._run, self._clock = run, clock
+        self._events: list[Recorded] = []
+        self._streams: dict[StreamId, list[Recorded]] = {}
+        self._news = anyio.Event()
+
+    @property
+    def run(self) -> RunId:
+        return self._run
+
+    async def append(
+        self, stream: StreamId, first: Version, drafts: Sequence[Draft], origin: Origin
+    ) -> Appended | Taken:
+        """As `runtime.ports.EventLog.append`."""
+        await anyio.lowlevel.checkpoint()
+        there = self._streams.setdefault(stream, [])
+        if first > len(there) + 1:
+            raise VersionGap(f"append to {self._run}/{stream}", len(there) + 1, first)
+        known = there[first - 1 : first - 1 + len(drafts)]
+        for old, new in zip(known, drafts, strict=False):
+            if content_sha256(old.kind, old.data) != new.sha256:
+                return Taken(stored=old)
+        for new in drafts[len(known) :]:
+            event = recorded(
+                new,
+                run=self._run,
+                stream=stream,
+                version=len(there) + 1,
+                position=len(self._events) + 1,
+                at=self._clock.utc(),
+                cause=origin.cause,
+                attempt=origin.attempt,
+            )
+            there.append(event)
+            self._events.append(event)
+        if len(known) < len(drafts):
+            self._news.set()
+            self._news = anyio.Event()
+        positions = [one.position for one in there[first - 1 : first - 1 + len(drafts)]]
+        return Appended(positions=positions, written=len(drafts) - len(known))
+
+    async def read_stream(self, stream: StreamId) -> list[Recorded]:
+        """As `runtime.ports.EventLog.read_stream`."""
+        await anyio.lowlevel.checkpoint()
+        return list(self._streams.get(stream, ()))
+
+    async def read(self, after: Position, limit: int, kinds: frozenset[str] | None = None) -> list[Recorded]:
+        """As `runtime.ports.EventLog.read`."""
+        await anyio.lowlevel.checkpoint()
+        self._check(after)
+        return [one for one in self._events[after : after + limit] if kinds is None or one.kind in kinds]
+
+    async def pages(self, after: Position, kinds: frozenset[str] | None = None) -> AsyncIterator[list[Recorded]]:
+        """As `runtime.ports.EventLog.pages`."""
+        self._check(after)
+        head = len(self._events)
+        for start in range(after, head, PAGE):
+            yield await self.read(Position(start), min(PAGE, head - start), kinds)
+
+    async def wait(self, after: Position, timeout_s: float) -> bool:
+        """As `runtime.ports.EventLog.wait`."""
+        self._check(after)
+        with anyio.move_on_after(timeout_s):
+            while len(self._events) <= after:
+                await self._news.wait()
+        return len(self._events) > after
+
+    async def index(self) -> dict[StreamId, StreamIndex]:
+        """As `runtime.ports.EventLog.index`."""
+        await anyio.lowlevel.checkpoint()
+        return {
+            stream: StreamIndex(positions=[one.position for one in events], last_kind=events[-1].kind)
+            for stream, events in self._streams.items()
+            if events
+        }
+
+    async def head(self) -> Position:
+        """As `runtime.ports.EventLog.head`."""
+        await anyio.lowlevel.checkpoint()
+        return Position(len(self._events))
+
+    def _check(self, after: Position) -> None:
+        if after > len(self._events):
+            raise VersionGap(f"head of run {self._run}", after, len(self._events))
+
+
+class ListLogStore:
+    """`runtime.ports.LogStore` over a dictionary."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._logs: dict[RunId, ListLog] = {}
+
+    def open(self, run: RunId) -> ListLog:
+        """The log of `run`; the same object every time."""
+        return self._logs.setdefault(run, ListLog(run, self._clock))
+
+    async def runs(self) -> list[RunId]:
+        """Every run with at least one event, in id order."""
+        return sorted([run for run, log in self._logs.items() if await log.head() > 0])
+
+    async def delete(self, run: RunId, *, dry_run: bool = False) -> dict[str, int]:
+        """Forget a run; how many events it had."""
+        log = self._logs.get(run)
+        if log is None:
+            return {"events": 0}
+        if not dry_run:
+            del self._logs[run]
+        return {"events": await log.head()}

@@ -1,0 +1,160 @@
+"""The asyncio client of a Redis or Valkey server, with time-outs of our own, and its errors in our words.
+
+redis-py retries by itself and gives up on a read after 5 s; both are set here, because every command of ours is
+harmless when it runs twice, and because a blocking read waits as long as it says.
+"""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, cast
+from urllib.parse import urlsplit, urlunsplit
+
+from msgspec import Struct
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import ExponentialBackoff
+from redis.exceptions import AuthenticationError, RedisError, ResponseError
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from events.errors import BadInput, ChimeError, Unreachable
+
+#: a connection's time to be made and to answer one command, seconds
+CONNECT_S, COMMAND_S = 5.0, 15.0
+#: tries after the first, for a connection that broke
+RETRIES = 3
+#: the oldest server whose commands suffice
+OLDEST = (6, 2)
+
+
+class WrongType(BadInput):
+    """A key of ours holds something that is not ours."""
+
+
+class ServerFull(Unreachable):
+    """The server refuses writes: out of memory or disk."""
+
+
+def redacted(url: str) -> str:
+    """`url` without its password."""
+    parts = urlsplit(url)
+    if not parts.password:
+        return url
+    host = parts.hostname or ""
+    port = f":{parts.port}" if parts.port else ""
+    return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:***@{host}{port}"))
+
+
+def client(url: str) -> Redis:
+    """A client for redis://, rediss:// or unix:// with ACL user and password; it connects when first used.
+
+    Raises:
+        BadInput: not such a URL.
+    """
+    try:
+        return Redis.from_url(
+            url,
+            socket_connect_timeout=CONNECT_S,
+            socket_timeout=COMMAND_S,
+            retry=Retry(ExponentialBackoff(cap=0.5, base=0.05), RETRIES),
+            health_check_interval=30,
+        )
+    except ValueError as error:
+        raise BadInput(f"{redacted(url)} is no Redis URL: {error}") from error
+
+
+@asynccontextmanager
+async def connected(url: str) -> AsyncIterator[Redis]:
+    """A client that is closed at the end."""
+    opened = client(url)
+    try:
+        yield opened
+    finally:
+        await opened.aclose()
+
+
+@contextmanager
+def our_errors(where: str) -> Iterator[None]:
+    """redis-py's errors as ours; `where` names the server or key.
+
+    Raises:
+        WrongType: a key of another type.
+        ServerFull: writes are refused.
+        BadInput: the user or password is refused.
+        Unreachable: anything else.
+    """
+    try:
+        yield
+    except AuthenticationError as error:
+        raise BadInput(f"Redis at {where} refuses the user or password: {error}") from error
+    except (RedisConnectionError, RedisTimeoutError, OSError) as error:
+        raise Unreachable(f"Redis at {where} does not answer: {error}") from error
+    except ResponseError as error:
+        raise _of_response(where, str(error)) from error
+    except RedisError as error:
+        raise Unreachable(f"Redis at {where}: {error}") from error
+
+
+def _of_response(where: str, message: str) -> ChimeError:
+    if "WRONGTYPE" in message:
+        return WrongType(f"a key of ours on Redis at {where} holds another type; is the prefix used by something else?")
+    if message.startswith(("OOM", "MISCONF")) or "maxmemory" in message or "No space left" in message:
+        return ServerFull(f"Redis at {where} refuses writes: {message}")
+    if message.startswith(("NOPERM", "NOAUTH", "WRONGPASS")):
+        return BadInput(f"Redis at {where} refuses: {message}")
+    return Unreachable(f"Redis at {where} answers: {message}")
+
+
+class Durability(Struct, frozen=True, kw_only=True):
+    """What a server promises about what it has acknowledged."""
+
+    version: str
+    #: `valkey` or `redis`
+    product: str
+    #: WAITAOF exists
+    waitaof: bool
+    #: sentences for the user; empty when nothing acknowledged can be lost
+    warnings: list[str] = []
+
+
+async def durability(redis: Redis, where: str) -> Durability:
+    """What the server says of itself.
+
+    Raises:
+        BadInput: a server that is too old.
+        Unreachable: it does not answer.
+    """
+    with our_errors(where):
+        info = await redis.info()
+    version = str(info.get("valkey_version") or info.get("redis_version") or "0")
+    compatible = tuple(int(part) for part in str(info.get("redis_version", "0")).split(".")[:2] if part.isdigit())
+    if compatible < OLDEST:
+        raise BadInput(f"Redis at {where} is version {version}; chime needs 6.2 or newer")
+    warnings = []
+    if not info.get("aof_enabled"):
+        warnings.append("no append-only file: what is acknowledged is lost when the server dies (appendonly yes)")
+    elif (fsync := await _config(redis, "appendfsync")) not in (None, "always"):
+        warnings.append(f"appendfsync {fsync}: up to a second of acknowledged events is lost when the server dies")
+    policy = str(info.get("maxmemory_policy", "noeviction"))
+    if policy != "noeviction":
+        warnings.append(f"maxmemory-policy {policy}: the server may evict parts of a log (noeviction)")
+    return Durability(
+        version=version,
+        product="valkey" if "valkey_version" in info else "redis",
+        waitaof=compatible >= (7, 2) and bool(info.get("aof_enabled")),
+        warnings=warnings,
+    )
+
+
+async def _config(redis: Redis, name: str) -> str | None:
+    """One setting; None where the server does not let us read it (managed servers forbid CONFIG)."""
+    try:
+        found = cast("dict[Any, Any]", await redis.config_get(name))
+    except ResponseError:
+        return None
+    values = {_text(key): _text(value) for key, value in found.items()}
+    return values.get(name)
+
+
+def _text(value: object) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

@@ -1,0 +1,250 @@
+"""The log on Redis or Valkey: one stream per run with gapless positions, written by one script.
+
+Appends are idempotent by construction: the script compares versions and content hashes, so a reply that was lost and a
+command that ran twice leave one event. No WATCH, no ids of the server's making, no trimming.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from importlib.resources import files
+from typing import Any, cast
+
+import structlog
+from redis.asyncio import Redis
+from redis.exceptions import ResponseError
+
+from events.errors import Mismatch, VersionGap
+from events.ids import Position, RunId, StreamId, Version, run_id
+from events.log import Draft, Recorded
+from infra.redis_client import COMMAND_S, Durability, our_errors
+from runtime.ports import Appended, Clock, Origin, StreamIndex, Taken
+
+_log = structlog.get_logger("chime.log")
+
+#: entries of one page: small replies stay in the cache
+PAGE = 100
+#: after these a foreign server is asked to have written its file
+_DURABLE_AFTER = frozenset({"executed", "diagnosed"})
+#: how long a server may take to write its file, seconds
+_WAITAOF_S = 5.0
+
+_APPEND = (files("infra") / "append.lua").read_text()
+_READ_STREAM = (files("infra") / "read_stream.lua").read_text()
+
+#: one entry as redis-py answers it: id, fields
+_Entry = tuple[bytes, dict[bytes, bytes]]
+
+
+def log_key(prefix: str, run: RunId) -> str:
+    """The run's stream; every key of a run shares its hash tag."""
+    return f"{prefix}:{{{run}}}:log"
+
+
+def index_key(prefix: str, run: RunId) -> str:
+    """Where the events of each of the run's streams stand."""
+    return f"{prefix}:{{{run}}}:index"
+
+
+class RedisLog:
+    """`runtime.ports.EventLog` on one server.
+
+    Args:
+        redis: the client; whoever made it closes it.
+        run: which log.
+        prefix: what every key begins with.
+        clock: stamps `at`.
+        where: the server's address without a password, for errors.
+        server: what the server promises; a foreign one with WAITAOF is asked to have written its file.
+    """
+
+    def __init__(
+        self, redis: Redis, run: RunId, prefix: str, clock: Clock, where: str, server: Durability | None = None
+    ) -> None:
+        self._redis, self._run, self._clock, self._where = redis, run, clock, where
+        self._log, self._index = log_key(prefix, run), index_key(prefix, run)
+        self._runs = runs_key(prefix)
+        self._waitaof = server is not None and server.waitaof
+        self._append = redis.register_script(_APPEND)
+        self._read_stream = redis.register_script(_READ_STREAM)
+
+    @property
+    def run(self) -> RunId:
+        return self._run
+
+    async def append(
+        self, stream: StreamId, first: Version, drafts: Sequence[Draft], origin: Origin
+    ) -> Appended | Taken:
+        """As `runtime.ports.EventLog.append`."""
+        at = self._clock.utc()
+        arguments: list[Any] = [stream, first, len(drafts)]
+        for one in drafts:
+            arguments += [one.kind, one.schema, at, origin.cause or "", origin.attempt, one.sha256, one.data]
+        with our_errors(f"{self._where}, key {self._log}"):
+            if first == 1 and drafts and drafts[0].kind == "run_started":
+                # Before the event: a run in the list without a log is nothing, a log without its run would be lost.
+                await self._redis.zadd(self._runs, {self._run: 0})
+            reply = cast("list[Any]", await self._scripted(self._append, arguments))
+        match reply:
+            case [b"ok", written, *positions]:
+                if written and self._waitaof and _DURABLE_AFTER & {one.kind for one in drafts}:
+                    await self._written_to_disk()
+                return Appended(positions=[Position(int(one)) for one in positions], written=int(written))
+            case [b"taken", entry]:
+                return Taken(stored=self._recorded(_paired(entry)))
+            case [b"gap", following]:
+                raise VersionGap(f"append to {self._run}/{stream}", int(following), first)
+            case _:
+                raise Mismatch(f"the append script answered {reply!r}")
+
+    async def _scripted(self, script: Any, arguments: Sequence[Any]) -> Any:
+        try:
+            return await script(keys=[self._log, self._index], args=arguments)
+        except ResponseError as error:
+            if str(error).startswith("BROKEN"):
+                raise Mismatch(f"run {self._run}: {str(error).removeprefix('BROKEN ')}") from error
+            raise
+
+    async def _written_to_disk(self) -> None:
+        with our_errors(self._where):
+            reply = await self._redis.waitaof(1, 0, int(_WAITAOF_S * 1000))
+        if not reply or not int(reply[0]):
+            _log.warning("append_not_on_disk", run_id=self._run, waited_s=_WAITAOF_S)
+
+    async def read_stream(self, stream: StreamId) -> list[Recorded]:
+        """As `runtime.ports.EventLog.read_stream`."""
+        with our_errors(f"{self._where}, key {self._log}"):
+            entries = cast("list[Any]", await self._scripted(self._read_stream, [stream]))
+        return [self._recorded(_paired(entry)) for entry in entries]
+
+    async def read(self, after: Position, limit: int, kinds: frozenset[str] | None = None) -> list[Recorded]:
+        """As `runtime.ports.EventLog.read`."""
+        wanted = None if kinds is None else {kind.encode() for kind in kinds}
+        return [
+            self._recorded(one) for one in await self._entries(after, limit) if wanted is None or _kind(one) in wanted
+        ]
+
+    async def _entries(self, after: Position, limit: int) -> list[_Entry]:
+        with our_errors(f"{self._where}, key {self._log}"):
+            entries = await self._redis.xrange(self._log, min=f"{after + 1}-0", count=limit)
+        found = cast("list[_Entry]", entries)
+        if found and _position(found[0]) != after + 1:
+            raise VersionGap(f"log of run {self._run}", after + 1, _position(found[0]))
+        if not found and after > 0 and (head := await self.head()) < after:
+            raise VersionGap(f"head of run {self._run}", after, head)
+        return found
+
+    async def pages(self, after: Position, kinds: frozenset[str] | None = None) -> AsyncIterator[list[Recorded]]:
+        """As `runtime.ports.EventLog.pages`."""
+        head = await self.head()
+        if head < after:
+            raise VersionGap(f"head of run {self._run}", after, head)
+        wanted = None if kinds is None else {kind.encode() for kind in kinds}
+        while after < head:
+            entries = await self._entries(after, min(PAGE, head - after))
+            if not entries:
+                raise VersionGap(f"log of run {self._run}", head, after)
+            after = _position(entries[-1])
+            yield [self._recorded(one) for one in entries if wanted is None or _kind(one) in wanted]
+
+    async def wait(self, after: Position, timeout_s: float) -> bool:
+        """As `runtime.ports.EventLog.wait`."""
+        # The client gives up on a read after COMMAND_S; one wait stays below that, a longer one is several.
+        while timeout_s > 0:
+            once = min(timeout_s, COMMAND_S / 2)
+            timeout_s -= once
+            with our_errors(f"{self._where}, key {self._log}"):
+                found = await self._redis.xread({self._log: f"{after}-0"}, count=1, block=max(1, int(once * 1000)))
+            if found:
+                return True
+        if (head := await self.head()) < after:
+            raise VersionGap(f"head of run {self._run}", after, head)
+        return head > after
+
+    async def index(self) -> dict[StreamId, StreamIndex]:
+        """As `runtime.ports.EventLog.index`."""
+        with our_errors(f"{self._where}, key {self._index}"):
+            rows = cast("dict[bytes, bytes]", await self._redis.hgetall(self._index))
+        found: dict[StreamId, StreamIndex] = {}
+        for name, row in rows.items():
+            if b"/" not in name and name != b"@head":
+                count, last_kind = row.decode().split(" ", 1)
+                positions = [Position(int(rows[b"%s/%d" % (name, version + 1)])) for version in range(int(count))]
+                found[StreamId(name.decode())] = StreamIndex(positions=positions, last_kind=last_kind)
+        return found
+
+    async def head(self) -> Position:
+        """As `runtime.ports.EventLog.head`."""
+        with our_errors(f"{self._where}, key {self._index}"):
+            head = await self._redis.hget(self._index, "@head")
+        return Position(int(head or 0))
+
+    def _recorded(self, entry: _Entry) -> Recorded:
+        fields = entry[1]
+        return Recorded(
+            run=self._run,
+            stream=StreamId(fields[b"stream"].decode()),
+            version=Version(int(fields[b"version"])),
+            position=_position(entry),
+            kind=fields[b"kind"].decode(),
+            schema=int(fields[b"schema"]),
+            at=fields[b"at"].decode(),
+            cause=fields[b"cause"].decode() or None,
+            attempt=int(fields[b"attempt"]),
+            data=fields[b"data"],
+        )
+
+
+def runs_key(prefix: str) -> str:
+    """The names of all runs; derived, rebuilt from the logs where it is missing."""
+    return f"{prefix}:runs"
+
+
+class RedisLogStore:
+    """`runtime.ports.LogStore` on one server."""
+
+    def __init__(self, redis: Redis, prefix: str, clock: Clock, where: str, server: Durability | None = None) -> None:
+        self._redis, self._prefix, self._clock, self._where, self._server = redis, prefix, clock, where, server
+
+    def open(self, run: RunId) -> RedisLog:
+        """The log of `run`, whether it exists or not."""
+        return RedisLog(self._redis, run, self._prefix, self._clock, self._where, self._server)
+
+    async def runs(self) -> list[RunId]:
+        """As `runtime.ports.LogStore.runs`."""
+        with our_errors(self._where):
+            names = cast("list[bytes]", await self._redis.zrange(runs_key(self._prefix), 0, -1))
+            pipe = self._redis.pipeline(transaction=False)
+            for name in names:
+                _ = pipe.exists(log_key(self._prefix, RunId(name.decode())))
+            there = await pipe.execute()
+        return sorted(run_id(name.decode()) for name, exists in zip(names, there, strict=True) if exists)
+
+    async def delete(self, run: RunId, *, dry_run: bool = False) -> dict[str, int]:
+        """As `runtime.ports.LogStore.delete`: every key with the run's hash tag."""
+        events = await self.open(run).head()
+        pattern = f"{_escaped(self._prefix)}:{{{run}}}:*"
+        with our_errors(self._where):
+            keys = [key async for key in self._redis.scan_iter(match=pattern, count=1000)]
+            if not dry_run:
+                # The list of runs last: a deletion that is cut short can be asked for again.
+                if keys:
+                    await self._redis.unlink(*keys)
+                await self._redis.zrem(runs_key(self._prefix), run)
+        return {"events": events, "keys": len(keys)}
+
+
+def _escaped(text: str) -> str:
+    return "".join(f"\\{char}" if char in "*?[]\\" else char for char in text)
+
+
+def _paired(entry: Sequence[Any]) -> _Entry:
+    """An entry as a script answers it (id, flat list of fields) in the form redis-py gives it."""
+    name, flat = entry
+    return name, dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _position(entry: _Entry) -> Position:
+    return Position(int(entry[0].split(b"-", 1)[0]))
+
+
+def _kind(entry: _Entry) -> bytes:
+    return entry[1][b"kind"]

