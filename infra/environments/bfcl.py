@@ -334,12 +334,14 @@ class Bfcl:
     def _remember(self, episode: Episode, artifacts: dict[str, Any]) -> None:
         """Put the memory that earlier conversations left where the backend looks for it."""
         for task_id in episode.entry.get("depends_on", [])[-1:]:
-            artifact = artifacts.get(task_id)
-            if artifact is None:
-                raise ValueError(f"{episode.task_id} needs the artifact of {task_id}")
+            if task_id not in artifacts:
+                raise ValueError(f"{episode.task_id} needs the artifact of {task_id}, or null where that one failed")
+            if artifacts[task_id] is None:
+                # as the official runner does after a conversation that failed: the memory starts empty
+                continue
             place = _snapshot_file(episode)
             place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_text(json.dumps(artifact["memory"]), encoding="utf-8")
+            place.write_text(json.dumps(artifacts[task_id]["memory"]), encoding="utf-8")
 
     def _snapshot(self, episode: Episode) -> dict[str, Any]:
         (instance,) = episode.instances.values()

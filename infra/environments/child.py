@@ -5,6 +5,7 @@ caller is cancelled, and replaced after a number of episodes. Nothing here needs
 goes to a file of which the tail is kept.
 """
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -37,8 +38,10 @@ class _Stderr:
     """The stderr of one host: an unnamed file that never grows far beyond STDERR_FILE."""
 
     def __init__(self) -> None:
-        self._file = tempfile.TemporaryFile("a+b", buffering=0)  # noqa: SIM115 - closed with the host
+        self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - closed with the host
         self.fd = self._file.fileno()
+        # whoever holds the file writes at its end, wherever that is after it was emptied
+        fcntl.fcntl(self.fd, fcntl.F_SETFL, fcntl.fcntl(self.fd, fcntl.F_GETFL) | os.O_APPEND)
         self._before = b""
 
     def trim(self) -> None:

@@ -1,6 +1,6 @@
 """Any `gymnasium.Env` whose observations are text (or can be printed) as an environment class.
 
-Subclass `GymEnvironment`, name a maker and tasks, and give `module:Class` to chime:
+Subclass `GymEnvironment`, write `make`, name the tasks, and give `module:Class` to chime:
 
 - an observation becomes the next user message; what the agent writes becomes the action, or, where `info["tools"]`
   holds OpenAI tool schemas at reset, the agent's tool calls as one JSON text `{"name", "arguments"}` each;
@@ -8,17 +8,16 @@ Subclass `GymEnvironment`, name a maker and tasks, and give `module:Class` to ch
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import gymnasium
 
 
-class GymEnvironment:
-    """Wraps one environment object; the class attributes say which."""
+class GymEnvironment(ABC):
+    """Wraps one environment object at a time; a subclass says which."""
 
-    #: makes the environment of a task: (task id) -> gymnasium.Env
-    make: ClassVar[Callable[[str], "gymnasium.Env[Any, Any]"]]
     #: task id -> options handed to its `reset`
     task_options: ClassVar[Mapping[str, Mapping[str, Any]]]
     name: ClassVar[str] = "gym"
@@ -33,6 +32,10 @@ class GymEnvironment:
         self._reward = 0.0
         self._info: dict[str, Any] = {}
         self._steps = 0
+
+    @abstractmethod
+    def make(self, task_id: str) -> "gymnasium.Env[Any, Any]":
+        """A new environment object for a task."""
 
     def describe(self) -> dict[str, Any]:
         """One domain, named after the environment."""
@@ -57,7 +60,7 @@ class GymEnvironment:
         """A fresh environment object, reset with the task's options and the run's seed."""
         del episode_id, domain, options
         self.close()
-        self._env = type(self).make(task_id)
+        self._env = self.make(task_id)
         self._reward, self._steps = 0.0, 0
         observation, self._info = self._env.reset(seed=seed, options=dict(self.task_options[task_id]))
         return {
