@@ -18,8 +18,6 @@ DISTRIBUTION = "chime-runtime"
 PACKAGES = ("events", "runtime", "infra", "workers")
 
 _NAMES = "|".join(PACKAGES)
-#: a line of RECORD that is one of the packages: `events/...` or `events.py`
-_RECORD_LINE = re.compile(rf"^({_NAMES})(?:/|\.py,)", re.MULTILINE)
 #: RECORD's line of what makes an editable installation importable
 _EDITABLE_LINE = re.compile(r"^([^,/\n]+\.pth|__editable__[^,/\n]*\.py),", re.MULTILINE)
 #: an entry of setuptools' `MAPPING = {'events': '/path/events'}`
@@ -67,13 +65,17 @@ def assert_sole_owner(path: list[str] | None = None) -> None:
 
 def _owned(other: Distribution) -> list[tuple[str, str]]:
     """Which of our packages `other` installs, and where."""
-    # Reading RECORD as text is a tenth of the cost of `files`, which makes a path object of every line.
-    record = other.read_text("RECORD") or other.read_text("installed-files.txt") or ""
+    # Plain searches: a pattern stops at every line (twice the cost over 75 distributions), `files` makes path objects.
+    record = "\n" + (other.read_text("RECORD") or other.read_text("installed-files.txt") or "")
+    owned = {package for package in PACKAGES if f"\n{package}/" in record or f"\n{package}.py," in record}
+    editable = _EDITABLE_LINE.findall(record) if ".pth," in record or "__editable__" in record else []
+    if not owned and not editable:
+        return []
     folder = Path(str(other.locate_file("")))
-    owned = {(package, str(folder / package)) for package in _RECORD_LINE.findall(record)}
-    for name in _EDITABLE_LINE.findall(record):
-        owned |= _editable(folder / name)
-    return sorted(owned)
+    places = {(package, str(folder / package)) for package in owned}
+    for name in editable:
+        places |= _editable(folder / name)
+    return sorted(places)
 
 
 def _editable(file: Path) -> set[tuple[str, str]]:

@@ -26,8 +26,8 @@ from rq import Queue
 from rq.defaults import RQ_KEY_PREFIX
 from rq.exceptions import DuplicateJobError
 from rq.job import Job as RqJob
-from rq.registry import FailedJobRegistry
-from rq.worker_registration import WORKERS_BY_QUEUE_KEY
+from rq.registry import FailedJobRegistry, clean_registries
+from rq.worker_registration import WORKERS_BY_QUEUE_KEY, clean_worker_registry
 
 from events.errors import BadInput, Unreachable
 from events.ids import RunId, run_id
@@ -271,50 +271,8 @@ class RqQueue:
     def _lost(self, wanted: Mapping[str, Job]) -> list[Job]:
         held: set[str] = set()
         for kind in {job.kind for job in wanted.values()}:
-            held |= self._held(self._standing(self._queues[kind]), set(wanted))
+            held |= _held(self._connection, self._prefix, _standing(self._queues[kind]), set(wanted))
         return [job for id_, job in wanted.items() if id_ not in held]
-
-    def _standing(self, queue: Queue) -> _Standing:
-        with self._connection.pipeline() as pipeline:
-            pipeline.lrange(queue.key, 0, -1)
-            pipeline.lrange(queue.intermediate_queue_key, 0, -1)
-            pipeline.smembers(WORKERS_BY_QUEUE_KEY % queue.name)
-            pipeline.zrange(queue.started_job_registry.key, 0, -1)
-            waiting, popped, workers, begun = pipeline.execute()
-        return _Standing(
-            waiting={id_.decode() for id_ in waiting},
-            popped={id_.decode() for id_ in popped},
-            workers={key.decode() for key in workers},
-            executions=[(entry.decode().split(":", 1)[0], entry.decode()) for entry in begun],
-        )
-
-    def _held(self, standing: _Standing, wanted: set[str]) -> set[str]:
-        """Of `wanted`, what waits or has a live worker.
-
-        Workers are asked after the lists: a job that left its list was claimed in the same step.
-        """
-        hosts = sorted(key for key in standing.workers if _worker_name(key).startswith(HOST_NAME))
-        others = sorted(standing.workers.difference(hosts))
-        begun = [(id_, entry) for id_, entry in standing.executions if id_ in wanted - standing.waiting]
-        with self._connection.pipeline(transaction=False) as pipeline:
-            for key in hosts:
-                pipeline.hkeys(claims_key(self._prefix, _worker_name(key)))
-            for key in others:
-                pipeline.exists(key)
-            for _, entry in begun:
-                pipeline.hget(f"{RQ_KEY_PREFIX}:execution:{entry}", "worker_name")
-            answers = pipeline.execute()
-        claims, alive = answers[: len(hosts)], answers[len(hosts) : len(hosts) + len(others)]
-        runners = answers[len(hosts) + len(others) :]
-        held = set(standing.waiting)
-        held |= {field.decode().removeprefix("job:") for fields in claims for field in fields}
-        held |= {
-            id_
-            for (id_, _), runner in zip(begun, runners, strict=True)
-            if runner and not runner.decode().startswith(HOST_NAME)
-        }
-        # An ordinary worker pops and begins in two steps; while one lives, what is between belongs to it.
-        return held | standing.popped if any(alive) else held
 
     def _forget(self, run: RunId, dry_run: bool) -> int:
         mine = re.compile(rf"(act|diagnose)-{re.escape(run)}-(0|[1-9][0-9]*)-([1-9][0-9]*)")
@@ -362,6 +320,70 @@ class RqQueue:
 def exists(id_: str, connection: Redis) -> bool:
     """Whether rq still knows a job; false once its run was forgotten."""
     return RqJob.exists(id_, connection=connection)
+
+
+def sweep(queue: Queue, prefix: str) -> None:
+    """Clear away what workers that died left in rq's lists, unless another worker is at it. Blocking.
+
+    Jobs that were begun go to rq's failed ones, where they expire; jobs that were popped only are dropped. rq's own
+    sweep of popped jobs leaves a key behind for every job it meets between pop and begin, so it is not used.
+    """
+    if not queue.acquire_maintenance_lock():
+        return
+    clean_registries(queue)
+    clean_worker_registry(queue)
+    standing = _standing(queue)
+    orphans = standing.popped - _held(queue.connection, prefix, standing, standing.popped)
+    with queue.connection.pipeline() as pipeline:
+        for id_ in sorted(orphans):
+            pipeline.lrem(queue.intermediate_queue_key, 0, id_)
+            pipeline.delete(RqJob.key_for(id_))
+        pipeline.execute()
+    queue.release_maintenance_lock()  # type: ignore[no-untyped-call]  # rq leaves it untyped
+
+
+def _standing(queue: Queue) -> _Standing:
+    with queue.connection.pipeline() as pipeline:
+        pipeline.lrange(queue.key, 0, -1)
+        pipeline.lrange(queue.intermediate_queue_key, 0, -1)
+        pipeline.smembers(WORKERS_BY_QUEUE_KEY % queue.name)
+        pipeline.zrange(queue.started_job_registry.key, 0, -1)
+        waiting, popped, workers, begun = pipeline.execute()
+    return _Standing(
+        waiting={id_.decode() for id_ in waiting},
+        popped={id_.decode() for id_ in popped},
+        workers={key.decode() for key in workers},
+        executions=[(entry.decode().split(":", 1)[0], entry.decode()) for entry in begun],
+    )
+
+
+def _held(connection: Redis, prefix: str, standing: _Standing, wanted: set[str]) -> set[str]:
+    """Of `wanted`, what waits or has a live worker.
+
+    Workers are asked after the lists: a job that left its list was claimed in the same step.
+    """
+    hosts = sorted(key for key in standing.workers if _worker_name(key).startswith(HOST_NAME))
+    others = sorted(standing.workers.difference(hosts))
+    begun = [(id_, entry) for id_, entry in standing.executions if id_ in wanted - standing.waiting]
+    with connection.pipeline(transaction=False) as pipeline:
+        for key in hosts:
+            pipeline.hkeys(claims_key(prefix, _worker_name(key)))
+        for key in others:
+            pipeline.exists(key)
+        for _, entry in begun:
+            pipeline.hget(f"{RQ_KEY_PREFIX}:execution:{entry}", "worker_name")
+        answers = pipeline.execute()
+    claims, alive = answers[: len(hosts)], answers[len(hosts) : len(hosts) + len(others)]
+    runners = answers[len(hosts) + len(others) :]
+    held = set(standing.waiting)
+    held |= {field.decode().removeprefix("job:") for fields in claims for field in fields}
+    held |= {
+        id_
+        for (id_, _), runner in zip(begun, runners, strict=True)
+        if runner and not runner.decode().startswith(HOST_NAME)
+    }
+    # An ordinary worker pops and begins in two steps; while one lives, what is between belongs to it.
+    return held | standing.popped if any(alive) else held
 
 
 def _job_part(entry: bytes) -> str:

@@ -37,12 +37,19 @@ _SECRET_KEY = re.compile(
 #: counts of tokens are no tokens
 _COUNTED = re.compile(r"(?:^|_)(?:max_|prompt_|completion_|cached_|total_)?tokens$", re.IGNORECASE)
 _SECRET_TEXTS = (
-    (re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=\-]{4,}"), r"\1 ***"),
-    (re.compile(r"(?i)\b(authorization|x-api-key|api[_\-]?key|password|secret)(['\"]?\s*[:=]\s*['\"]?)[^\s'\",&;}]+"), r"\1\2***"),  # noqa: E501 - one pattern
+    (re.compile(r"(?i)\b(bearer)\s+[\w.~+/=\-]{8,}"), r"\1 ***"),
+    (re.compile(r"(?i)\b(basic)\s+[a-z0-9+/=]{12,}"), r"\1 ***"),
+    (
+        re.compile(
+            r"""(?i)\b(authorization|x-api-key|api[_\-]?key|password|secret)(["']?\s*[:=]\s*)"""
+            r"""(?:"[^"]*"|'[^']*'|[^\s'",&;}]+)"""
+        ),
+        r"\1\2***",
+    ),
     (re.compile(r"\b(?:sk|pk|rk)-[\w\-]{8,}"), "***"),
     (re.compile(r"\b(?:hf|ghp|gho|ghs|github_pat|xox[abp])[_\-]\w{8,}"), "***"),
     (re.compile(r"(?i)(\b[a-z][a-z0-9+.\-]*://)([^\s:@/?#]*):[^\s@/?#]+@"), r"\1\2:***@"),
-)  # fmt: skip
+)
 
 
 def configure(
@@ -197,7 +204,10 @@ class _Foreign(logging.Handler):
     @override
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            log = structlog.get_logger(record.name)
-            log.log(record.levelno, record.getMessage(), exc_info=record.exc_info or None)
+            text = record.getMessage()
+        except (TypeError, ValueError):
+            text = str(record.msg)  # its arguments do not fit; handleError would print them as they are
+        try:
+            structlog.get_logger(record.name).log(record.levelno, text, exc_info=record.exc_info or None)
         except Exception:  # noqa: BLE001 - logging must never end what it reports on; handleError says so on stderr
             self.handleError(record)

@@ -6,7 +6,7 @@ beside the loop; nothing else touches the worker's state.
 
 The rq hooks it uses, pinned by contract tests: `prepare_execution`, `prepare_job_execution`, `_finalize_success`,
 `_finalize_failure`, `cleanup_execution`, `maintain_heartbeats`, `heartbeat`, `get_heartbeat_ttl`, `handle_exception`,
-`register_birth`, `register_death`, `set_state`, `clean_registries`.
+`register_birth`, `register_death`, `set_state`.
 """
 
 import math
@@ -33,7 +33,7 @@ from rq.worker import SimpleWorker, WorkerStatus
 from typing_extensions import override
 
 from events.errors import Unreachable
-from infra.rq_queue import HOST_NAME, Claims, exists, job_of, rq_connection, rq_queue
+from infra.rq_queue import HOST_NAME, Claims, exists, job_of, rq_connection, rq_queue, sweep
 from infra.telemetry import about_job
 from runtime.ports import Job, JobKind
 
@@ -92,7 +92,7 @@ class HostWorker(SimpleWorker):
         except RedisError as error:
             raise Unreachable(f"Redis does not answer for the worker: {error}") from error
         self.log_result_lifespan = self.log_job_description = False
-        self._kind, self._queue, self._lifespan, self._slots = kind, queue, lifespan, slots
+        self._queue, self._prefix, self._lifespan, self._slots = queue, prefix, lifespan, slots
         self._grace_s, self._beat_s, self._poll_s = grace_s, beat_s, poll_s
         self._claims = Claims(connection, prefix, name, queue, ttl_s=5 * beat_s)
         self._facts = {
@@ -233,7 +233,7 @@ class HostWorker(SimpleWorker):
                 await self._quietly(self._tell_rq)
             if beats * self._beat_s - swept >= SWEEP_S:
                 swept = beats * self._beat_s
-                await self._quietly(self.clean_registries)
+                await self._quietly(partial(sweep, self._queue, self._prefix))
             beats += 1
             await anyio.sleep(self._beat_s)
 
@@ -309,10 +309,11 @@ class HostWorker(SimpleWorker):
         """To the head of the queue, as if it had never been taken; a job of a forgotten run is dropped."""
         try:
             with self.connection.pipeline() as pipeline:
-                self.cleanup_execution(rq_job, pipeline, execution)
                 if exists(rq_job.id, self.connection):
                     rq_job.started_at = rq_job.worker_name = None
+                    # First: rq opens the transaction here.
                     self._queue.enqueue_job(rq_job, pipeline=pipeline, at_front=True)
+                self.cleanup_execution(rq_job, pipeline, execution)
                 pipeline.execute()
             _log.info("job handed back", job_id=rq_job.id, worker_id=self.name)
         finally:

@@ -1,0 +1,541 @@
+"""The worker that hosts many episodes on one loop: deadlines, failures, signals, deaths; the rq hooks it uses."""
+
+import inspect
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+import structlog
+from anyio import Event, create_task_group, fail_after
+from redis import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+from rq import SimpleWorker
+from rq.job import Job as RqJob
+from rq.worker import BaseWorker
+from structlog.testing import capture_logs
+
+from events.errors import Unreachable
+from events.ids import RunId
+from infra.rq_queue import RqQueue, rq_connection, rq_queue
+from runtime.ports import Job
+from workers.host import Advance, HostWorker
+
+PREFIXES = count()
+LIMIT_S = 30
+
+
+@pytest.fixture(scope="module")
+def job_server() -> Iterator[str]:
+    """A Redis of this module's own, by URL."""
+    program = shutil.which("redis-server") or shutil.which("valkey-server")
+    assert program, "these tests need redis-server or valkey-server on PATH"
+    folder = Path(tempfile.mkdtemp(prefix="chime-host-"))
+    socket = folder / "s"
+    command = [program, "--port", "0", "--unixsocket", str(socket), "--dir", str(folder), "--save", ""]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    client = Redis(unix_socket_path=str(socket))
+    deadline = time.monotonic() + LIMIT_S
+    while True:
+        try:
+            client.ping()
+            break
+        except RedisConnectionError:
+            assert time.monotonic() < deadline, "the server did not start"
+            assert server.poll() is None, "the server ended"
+            time.sleep(0.02)
+    client.close()
+    yield f"unix://{socket}"
+    server.terminate()
+    server.wait()
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def prefix() -> str:
+    """A key prefix that no other test has."""
+    return f"chime-{next(PREFIXES)}"
+
+
+@pytest.fixture
+async def queue(job_server: str, prefix: str) -> AsyncIterator[RqQueue]:
+    """Where the tests put jobs."""
+    async with RqQueue(job_server, prefix) as queue:
+        yield queue
+
+
+@pytest.fixture
+def plain(job_server: str) -> Iterator[Redis]:
+    """A client that sees keys as they are."""
+    client = Redis.from_url(job_server, decode_responses=True)
+    yield client
+    client.close()
+
+
+class Bodies:
+    """The bodies of a host's jobs: each says that it began, then waits for `release`."""
+
+    def __init__(self) -> None:
+        self.release = Event()
+        self.begun: list[int] = []
+        self.ended: list[int] = []
+        self.unwound: list[int] = []
+        self.threads: set[int] = set()
+        self._changed = Event()
+        self.open = False
+
+    @asynccontextmanager
+    async def lifespan(self) -> AsyncIterator[Advance]:
+        self.open = True
+        yield self.advance
+        self.open = False
+
+    async def advance(self, job: Job) -> None:
+        assert self.open
+        self.threads.add(threading.get_ident())
+        self.begun.append(job.episode)
+        self._tell()
+        try:
+            if job.run == "broken":
+                raise ValueError(f"episode {job.episode}")
+            await self.release.wait()
+            self.ended.append(job.episode)
+        finally:
+            self.unwound.append(job.episode)
+            self._tell()
+
+    async def until_begun(self, n: int) -> None:
+        await self._until(lambda: len(self.begun) >= n)
+
+    async def until_unwound(self, n: int) -> None:
+        await self._until(lambda: len(self.unwound) >= n)
+
+    async def _until(self, condition: Any) -> None:
+        with fail_after(LIMIT_S):
+            while not condition():
+                await self._changed.wait()
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = Event()
+
+
+def act(episode: int = 0, run: str = "r") -> Job:
+    return Job(kind="act", run=RunId(run), episode=episode)
+
+
+def host(url: str, prefix: str, bodies: Bodies, **options: Any) -> HostWorker:
+    options = {"beat_s": 0.2, "poll_s": 0.01, "grace_s": 600.0, **options}
+    return HostWorker("act", url, prefix, bodies.lifespan, **options)
+
+
+def keys(plain: Redis, prefix: str) -> list[str]:
+    return sorted(plain.scan_iter(match=f"{prefix}:*"))  # type: ignore[arg-type]  # redis-py's answer has many types
+
+
+async def eventually(condition: Callable[[], Awaitable[Any]]) -> Any:
+    """What `condition` gives once that is true; Redis tells nobody, so it is asked."""
+    with fail_after(LIMIT_S):
+        while True:
+            if found := await condition():
+                return found
+            await anyio.sleep(0.01)
+
+
+async def test_many_jobs_share_one_loop(queue: RqQueue, job_server: str, prefix: str, plain: Redis) -> None:
+    """Sixteen jobs are under way at once in one thread, the seventeenth waits; afterwards nothing of them is left."""
+    bodies = Bodies()
+    for episode in range(17):
+        await queue.enqueue(act(episode), 60.0)
+    worker = host(job_server, prefix, bodies)
+    async with create_task_group() as group:
+        group.start_soon(worker.serve)
+        await bodies.until_begun(16)
+        assert await queue.depths() == {"act": 1, "diagnose": 0}
+        assert await queue.lost([act(episode) for episode in range(17)]) == []
+        bodies.release.set()
+        await bodies.until_unwound(17)
+        worker.stop()
+    assert sorted(bodies.ended) == list(range(17))
+    assert bodies.threads == {threading.get_ident()}
+    assert worker.ended == 17
+    assert not bodies.open
+    assert keys(plain, prefix) == [f"{prefix}:rq:queues"]
+    assert await queue.forget(RunId("r")) == 0
+    assert keys(plain, prefix) == []
+
+
+async def test_a_job_over_its_limit_is_cancelled_and_unwinds(
+    queue: RqQueue, job_server: str, prefix: str, plain: Redis
+) -> None:
+    """The deadline cancels the body, its `finally` runs, rq records the failure for a while, the host goes on."""
+    bodies = Bodies()
+    await queue.enqueue(act(0), 0.5)  # rq counts whole seconds: 1
+    worker = host(job_server, prefix, bodies)
+    with capture_logs() as lines:
+        async with create_task_group() as group:
+            group.start_soon(worker.serve)
+            await bodies.until_unwound(1)
+            await queue.enqueue(act(1), 60.0)
+            await bodies.until_begun(2)
+            bodies.release.set()
+            worker.stop()
+    assert (bodies.ended, worker.ended) == ([1], 2)
+    (line,) = [line for line in lines if line["event"] == "job failed"]
+    assert line["job_id"] == "act-r-0-1"
+    assert "overran" in str(line["exc_info"][1])
+    assert plain.hget(f"{prefix}:rq:job:act-r-0-1", "status") == "failed"
+    assert 0 < int(plain.ttl(f"{prefix}:rq:job:act-r-0-1")) <= 300  # type: ignore[arg-type]  # an integer when sync
+    assert await queue.lost([act(0)]) == [act(0)]
+
+
+async def test_a_job_that_raises_is_recorded_and_logged_once(
+    queue: RqQueue, job_server: str, prefix: str, plain: Redis
+) -> None:
+    """An exception ends its job and nothing else; forgetting the run removes rq's record of it."""
+    bodies = Bodies()
+    bodies.release.set()
+    await queue.enqueue(act(0, "broken"), 60.0)
+    await queue.enqueue(act(1), 60.0)
+    with capture_logs() as lines:
+        await host(job_server, prefix, bodies).serve(burst=True)
+    assert bodies.ended == [1]
+    assert [line["log_level"] for line in lines if line["event"] == "job failed"] == ["error"]
+    assert plain.zrange(f"{prefix}:rq:failed:chime-act", 0, -1) == ["act-broken-0-1"]
+    assert await queue.forget(RunId("broken")) == 1
+    assert keys(plain, prefix) == []
+
+
+async def test_a_job_with_foreign_arguments_fails_alone(job_server: str, prefix: str, plain: Redis) -> None:
+    """What is not (kind, run, episode, attempt) never reaches the body."""
+    bodies = Bodies()
+    connection = rq_connection(job_server, prefix)
+    rq_queue("act", connection).enqueue_call("os.system", args=["true"], job_id="foreign", failure_ttl=60)
+    await host(job_server, prefix, bodies).serve(burst=True)
+    assert bodies.begun == []
+    assert plain.zrange(f"{prefix}:rq:failed:chime-act", 0, -1) == ["foreign"]
+    connection.close()
+
+
+async def test_an_id_without_a_job_is_passed_over(queue: RqQueue, job_server: str, prefix: str, plain: Redis) -> None:
+    """An id whose job was deleted meanwhile leaves the queue and its list of popped jobs."""
+    bodies = Bodies()
+    bodies.release.set()
+    plain.rpush(f"{prefix}:rq:queue:chime-act", "act-gone-0-1")
+    await queue.enqueue(act(), 60.0)
+    await host(job_server, prefix, bodies).serve(burst=True)
+    assert bodies.ended == [0]
+    assert not plain.exists(f"{prefix}:rq:queue:chime-act:intermediate")
+
+
+async def test_stopping_finishes_what_runs_and_takes_no_more(queue: RqQueue, job_server: str, prefix: str) -> None:
+    """After `stop` running jobs end by themselves; what waits goes on waiting."""
+    bodies = Bodies()
+    worker = host(job_server, prefix, bodies, slots=2)
+    for episode in range(3):
+        await queue.enqueue(act(episode), 60.0)
+    async with create_task_group() as group:
+        group.start_soon(worker.serve)
+        await bodies.until_begun(2)
+        worker.stop()
+        bodies.release.set()
+    assert sorted(bodies.ended) == [0, 1]
+    assert await queue.depths() == {"act": 1, "diagnose": 0}
+
+
+@pytest.mark.parametrize("how", ["grace is over", "second stop", "cancelled from outside"])
+async def test_what_does_not_finish_is_handed_back(
+    queue: RqQueue, job_server: str, prefix: str, plain: Redis, how: str
+) -> None:
+    """A cancelled job unwinds, goes to the head of the queue as the same job, and another worker runs it."""
+    bodies = Bodies()
+    worker = host(job_server, prefix, bodies, slots=1, grace_s=0.0 if how == "grace is over" else 600.0)
+    await queue.enqueue(act(0), 60.0)
+    await queue.enqueue(act(1), 60.0)
+    async with create_task_group() as group:
+        group.start_soon(worker.serve)
+        await bodies.until_begun(1)
+        if how == "cancelled from outside":
+            group.cancel_scope.cancel()
+        else:
+            worker.stop()
+        if how == "second stop":
+            worker.stop()
+    assert (bodies.ended, bodies.unwound) == ([], [0])
+    assert plain.lrange(f"{prefix}:rq:queue:chime-act", 0, -1) == ["act-r-0-1", "act-r-1-1"]
+    assert plain.hget(f"{prefix}:rq:job:act-r-0-1", "status") == "queued"
+    assert not [key for key in keys(plain, prefix) if "wip" in key or "execution" in key or "worker" in key]
+    again = Bodies()
+    again.release.set()
+    await host(job_server, prefix, again).serve(burst=True)
+    assert sorted(again.ended) == [0, 1]
+
+
+async def test_a_job_of_a_forgotten_run_is_not_handed_back(
+    queue: RqQueue, job_server: str, prefix: str, plain: Redis
+) -> None:
+    """A run that is deleted while its job runs does not come back with the job."""
+    bodies = Bodies()
+    worker = host(job_server, prefix, bodies, grace_s=0.0)
+    await queue.enqueue(act(), 60.0)
+    async with create_task_group() as group:
+        group.start_soon(worker.serve)
+        await bodies.until_begun(1)
+        assert await queue.forget(RunId("r")) == 1
+        worker.stop()
+    assert bodies.unwound == [0]
+    assert keys(plain, prefix) == []
+
+
+async def test_a_moment_without_redis_is_waited_out(
+    queue: RqQueue, job_server: str, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host says once that Redis is away, and goes on when it answers."""
+    bodies = Bodies()
+    bodies.release.set()
+    worker = host(job_server, prefix, bodies)
+    original, failures = worker._claims.take, iter([RedisConnectionError("away"), RedisConnectionError("away")])
+
+    def take(since: str) -> str | None:
+        error = next(failures, None)
+        if error:
+            raise error
+        return original(since)
+
+    monkeypatch.setattr(worker._claims, "take", take)
+    await queue.enqueue(act(), 60.0)
+    with capture_logs() as lines:
+        await worker.serve(burst=True)
+    assert bodies.ended == [0]
+    said = [line["event"] for line in lines if line["event"].startswith("redis")]
+    assert said == ["redis unreachable, waiting for it", "redis answers again"]
+
+
+async def test_beats_keep_a_job_held(queue: RqQueue, job_server: str, prefix: str, plain: Redis) -> None:
+    """A job is held for as long as its host beats, past the life of a single claim; its claims name the process."""
+    bodies = Bodies()
+    worker = host(job_server, prefix, bodies, beat_s=0.02)
+    await queue.enqueue(act(), 60.0)
+    async with create_task_group() as group:
+        group.start_soon(worker.serve)
+        await bodies.until_begun(1)
+
+        async def held() -> bool:
+            return await queue.lost([act()]) == []
+
+        for _ in range(20):
+            await anyio.sleep(0.02)
+            await eventually(held)  # on a loaded machine a beat may come late, but it comes
+
+        async def claims() -> dict[str, str]:
+            return dict(plain.hgetall(f"{prefix}:workers:{worker.name}"))  # type: ignore[arg-type]  # a dict when sync
+
+        facts = await eventually(claims)
+        assert (facts["queue"], facts["pid"], facts["slots"]) == ("chime-act", str(os.getpid()), "16")
+        assert set(facts) == {"queue", "host", "pid", "slots", "since", "job:act-r-0-1"}
+        bodies.release.set()
+        worker.stop()
+
+
+async def test_lines_inside_a_job_name_it(queue: RqQueue, job_server: str, prefix: str) -> None:
+    """Run, episode, attempt, job and worker are bound while a body runs, for that body only."""
+    seen: dict[int, dict[str, Any]] = {}
+
+    async def advance(job: Job) -> None:
+        await anyio.lowlevel.checkpoint()
+        seen[job.episode] = dict(structlog.contextvars.get_contextvars())
+
+    @asynccontextmanager
+    async def lifespan() -> AsyncIterator[Advance]:
+        yield advance
+
+    await queue.enqueue(act(0), 60.0)
+    await queue.enqueue(act(1), 60.0)
+    worker = HostWorker("act", job_server, prefix, lifespan, poll_s=0.01)
+    await worker.serve(burst=True)
+    expected = {"run_id": "r", "attempt": 1, "queue": "act", "worker_id": worker.name}
+    for episode in (0, 1):
+        assert seen[episode] == {**expected, "episode_id": f"episode-{episode}", "job_id": f"act-r-{episode}-1"}
+
+
+async def test_a_dead_server_is_unreachable(tmp_path: Path) -> None:
+    """A worker that cannot start says so in one error of ours."""
+    with pytest.raises(Unreachable, match="worker"):
+        HostWorker("act", f"unix://{tmp_path}/none", "p", Bodies().lifespan)
+
+
+HOST = """
+import sys
+from contextlib import asynccontextmanager
+import anyio
+from redis import Redis
+from workers.host import HostWorker
+
+url, prefix, how = sys.argv[1:]
+told = Redis.from_url(url)
+
+async def advance(job):
+    try:
+        await anyio.to_thread.run_sync(told.rpush, "told", f"begun {job.episode}")
+        while how != "quick" and not await anyio.to_thread.run_sync(told.get, "go"):
+            await anyio.sleep(0.01)
+        await anyio.to_thread.run_sync(told.rpush, "told", f"ended {job.episode}")
+    finally:
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(told.rpush, "told", f"unwound {job.episode}")
+
+@asynccontextmanager
+async def lifespan():
+    yield advance
+
+HostWorker("act", url, prefix, lifespan, beat_s=0.1, poll_s=0.01, grace_s=600).work()
+"""
+
+
+def told(plain: Redis, what: str) -> None:
+    """Wait until a process said `what`."""
+    deadline = time.monotonic() + LIMIT_S
+    while what not in plain.lrange("told", 0, -1):  # type: ignore[operator]  # a list when sync
+        assert time.monotonic() < deadline, f"never {what}"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def process(job_server: str, prefix: str, plain: Redis) -> Iterator[subprocess.Popen[bytes]]:
+    """A host worker in a process of its own, whose jobs wait for the key `go`."""
+    plain.delete("told", "go")
+    child = subprocess.Popen([sys.executable, "-c", HOST, job_server, prefix, "slow"])
+    yield child
+    child.kill()
+    child.wait()
+
+
+async def test_sigterm_drains_and_exits_with_0(
+    queue: RqQueue, process: subprocess.Popen[bytes], plain: Redis, prefix: str
+) -> None:
+    """After the first signal the running job ends, the waiting one waits, the exit code is 0, no key is left."""
+    await queue.enqueue(act(0), 60.0)
+    await anyio.to_thread.run_sync(told, plain, "begun 0")
+    process.send_signal(signal.SIGTERM)
+    plain.set("go", 1)
+    assert await anyio.to_thread.run_sync(process.wait, LIMIT_S) == 0
+    assert plain.lrange("told", 0, -1) == ["begun 0", "ended 0", "unwound 0"]
+    assert await queue.forget(RunId("r")) == 0
+    assert keys(plain, prefix) == []
+
+
+async def test_a_second_signal_hands_back_at_once(
+    queue: RqQueue, process: subprocess.Popen[bytes], plain: Redis, prefix: str
+) -> None:
+    """Two signals: the job unwinds, goes back to the queue, exit code 0."""
+    await queue.enqueue(act(0), 60.0)
+    await anyio.to_thread.run_sync(told, plain, "begun 0")
+    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGINT)
+    assert await anyio.to_thread.run_sync(process.wait, LIMIT_S) == 0
+    assert plain.lrange("told", 0, -1) == ["begun 0", "unwound 0"]
+    assert await queue.depths() == {"act": 1, "diagnose": 0}
+    assert await queue.lost([act(0)]) == []
+
+
+async def test_a_killed_host_loses_its_job_within_seconds(
+    queue: RqQueue, process: subprocess.Popen[bytes], plain: Redis, prefix: str
+) -> None:
+    """SIGKILL leaves no claim that is renewed: the job is lost, can be queued as another attempt, and forgotten."""
+    await queue.enqueue(act(0), 60.0)
+    await anyio.to_thread.run_sync(told, plain, "begun 0")
+    assert await queue.lost([act(0)]) == []
+    process.kill()
+
+    async def lost() -> list[Job]:
+        return await queue.lost([act(0)])
+
+    assert await eventually(lost) == [act(0)]
+    assert await queue.enqueue(Job(kind="act", run=RunId("r"), episode=0, attempt=2), 60.0)
+    assert await queue.forget(RunId("r")) == 2
+    left = [key for key in keys(plain, prefix) if ":worker" not in key and not key.endswith(":queues")]
+    assert left == []
+
+
+async def test_a_fork_worker_runs_the_same_jobs(
+    queue: RqQueue, job_server: str, prefix: str, plain: Redis, tmp_path: Path
+) -> None:
+    """A forking rq worker calls the function with (kind, run, episode, attempt) and leaves nothing."""
+    plain.delete("told")
+    (tmp_path / "forkable.py").write_text(
+        "import sys\nfrom redis import Redis\n"
+        "def advance(kind, run, episode, attempt):\n"
+        "    Redis.from_url(sys.argv[1]).rpush('told', f'{kind} {run} {episode} {attempt}')\n"
+    )
+    program = (
+        "import sys\nfrom rq import Worker\nfrom infra.rq_queue import rq_connection, rq_queue\n"
+        "connection = rq_connection(sys.argv[1], sys.argv[2])\n"
+        "Worker([rq_queue('act', connection)], connection=connection, serializer='json').work(burst=True)\n"
+    )
+    async with RqQueue(job_server, prefix, function="forkable.advance") as forked:
+        await forked.enqueue(act(3), 60.0)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, "-c", program, job_server, prefix]
+    done = await anyio.run_process(command, env=environment, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    assert plain.lrange("told", 0, -1) == ["act r 3 1"]
+    assert await queue.forget(RunId("r")) == 0
+    # rq itself keeps the record of an ended worker for a minute, and its lock on groups until the next sweep.
+    passing = [key for key in keys(plain, prefix) if int(plain.ttl(key)) < 0]  # type: ignore[arg-type]  # as above
+    assert passing == []
+
+
+def test_rq_hooks_have_the_signatures_we_call() -> None:
+    """Hooks of rq 3.0, private ones among them, take what `HostWorker` hands them."""
+    expected = {
+        "prepare_execution": ["self", "job"],
+        "prepare_job_execution": ["self", "job", "remove_from_intermediate_queue"],
+        "cleanup_execution": ["self", "job", "pipeline", "execution"],
+        "maintain_heartbeats": ["self", "job", "execution"],
+        "heartbeat": ["self", "timeout", "pipeline"],
+        "_finalize_success": ["self", "job", "queue", "execution", "return_value"],
+        "_finalize_failure": ["self", "job", "queue", "execution", "exc_info"],
+        "handle_exception": ["self", "job", "exc_info"],
+        "get_heartbeat_ttl": ["self", "job", "working_time"],
+        "set_state": ["self", "state", "pipeline"],
+        "register_birth": ["self"],
+        "register_death": ["self"],
+        "procline": ["self", "message"],
+    }
+    found = {name: list(inspect.signature(getattr(SimpleWorker, name)).parameters) for name in expected}
+    assert found == expected
+
+
+async def test_rq_hooks_behave_as_we_rely_on(queue: RqQueue, job_server: str, prefix: str, plain: Redis) -> None:
+    """prepare: execution recorded and popped list left; finalize: all records of a job without result gone."""
+    connection = rq_connection(job_server, prefix)
+    worker = SimpleWorker([rq_queue("act", connection)], connection=connection, serializer="json")
+    await queue.enqueue(act(), 60.0)
+    plain.lmove(f"{prefix}:rq:queue:chime-act", f"{prefix}:rq:queue:chime-act:intermediate")
+    job = RqJob.fetch("act-r-0-1", connection=connection, serializer="json")
+    execution = worker.prepare_execution(job)
+    assert worker.executions == {execution.id: execution}
+    assert plain.zrange(f"{prefix}:rq:wip:chime-act", 0, -1) == [f"act-r-0-1:{execution.id}"]
+    worker.prepare_job_execution(job, remove_from_intermediate_queue=True)
+    assert not plain.exists(f"{prefix}:rq:queue:chime-act:intermediate")
+    assert plain.hget(f"{prefix}:rq:job:act-r-0-1", "worker_name") == worker.name
+    worker._finalize_success(job, worker.queues[0], execution, None)
+    assert worker.executions == {}
+    assert keys(plain, prefix) == [f"{prefix}:rq:queues", f"{prefix}:rq:worker:{worker.name}"]
+    connection.close()
+
+
+def test_a_host_is_a_worker_of_rq() -> None:
+    """The library's tools see it as one of theirs."""
+    assert issubclass(HostWorker, BaseWorker)
