@@ -52,8 +52,8 @@ class Verifier:
             self._state = self._checked_fold(recorded, self._policy)
         elif recorded.kind in REPLAY_KINDS:
             self._state = step(self._state, recorded)
-        elif recorded.kind == "retrieved":
-            self._check_recall(recorded)
+        elif recorded.kind == "retrieved" and self._policy is not None:
+            self._check_recall(recorded, self._policy)
         else:
             decode(recorded)
         if self._policy is None:
@@ -87,16 +87,15 @@ class Verifier:
         self.report.versions += 1
         return self._state.after_fold(recorded, evolved)
 
-    def _check_recall(self, recorded: Recorded) -> None:
+    def _check_recall(self, recorded: Recorded, policy: Policy) -> None:
         event = decode_as(recorded, Retrieved)
-        assert self._policy is not None  # noqa: S101 - the header is first
         banks = next((one for one in self._window if one.version == event.bank_version), None)
         if banks is None:
             if event.bank_version > self._state.banks.version:
                 raise FoldMismatch(recorded.id, "bank version", event.bank_version, self._state.banks.version)
             self.report.unchecked_recalls += 1
             return
-        found = recall(banks, (event.stage,), event.query.vector, self._policy.parameters)
+        found = recall(banks, (event.stage,), event.query.vector, policy.parameters)
         if found != event.candidates:
             at = next((i for i, (a, b) in enumerate(zip(event.candidates, found, strict=False)) if a != b), None)
             if at is None:

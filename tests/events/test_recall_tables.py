@@ -216,7 +216,7 @@ def test_the_modes_of_the_near_tie_step(fold: Fold, near_tie: str, ranks: str) -
     found = fold(scribe).recall("planning", HERE)
     assert order(found) == ranks
     scores = {one["id"]: round(one["score"], 9) for one in found}
-    assert list(scores[ITEM.format(at)] for at in range(1, 6)) == [0.8, 0.858, 0.836, 0.84, 0.512]
+    assert [scores[ITEM.format(at)] for at in range(1, 6)] == [0.8, 0.858, 0.836, 0.84, 0.512]
 
 
 @pytest.mark.parametrize(

@@ -51,9 +51,7 @@ def test_feedback_of_equation_8(
 ) -> None:
     """-gamma if misleading, else +gamma if credited for a success, else 0; and n grows in every case."""
     scribe = Scribe(seeds=[used(P, 1000, 1), used(E, -500, 1)])
-    scribe.episode(
-        label=label, success=success, misleading=misleading, confidence_e4=7000, retrieved=both_retrieved()
-    )
+    scribe.episode(label=label, success=success, misleading=misleading, confidence_e4=7000, retrieved=both_retrieved())
     (operations,) = fold(scribe).operations
     assert operations[:2] == [
         # 1000 + delta; -500 + delta; n = 1 + 1
@@ -136,7 +134,7 @@ PRUNE = [
 
 @pytest.mark.parametrize(("before", "gamma", "pruned"), PRUNE)
 def test_prune_boundaries(fold: Fold, before: tuple[int, int], gamma: int, pruned: bool) -> None:
-    """n >= n_min and v < theta_prune, both after the feedback; -0.1 exactly stays and n = 2 stays."""
+    """N >= n_min and v < theta_prune, both after the feedback; -0.1 exactly stays and n = 2 stays."""
     scribe = Scribe(seeds=[used(P, *before)])
     scribe.episode(misleading=[P], confidence_e4=gamma, retrieved={"planning": [P], "execution": []})
     outcome = fold(scribe)

@@ -114,7 +114,7 @@ def in_order(banks: Banks) -> list[Data]:
 
 
 def value(item: Data) -> Fraction:
-    """v of equation (9): the mean feedback, 0 without any."""
+    """V of equation (9): the mean feedback, 0 without any."""
     return Fraction(item["delta_sum"], 10000 * item["n"]) if item["n"] else Fraction(0)
 
 
@@ -158,7 +158,7 @@ def seeded(banks: Banks, items: Sequence[Data]) -> Banks:
 
 
 def adjusted(item: Data, parameters: Parameters) -> Fraction:
-    """v n / (n + lambda)."""
+    """V n / (n + lambda)."""
     below = 10000 * (item["n"] + number(parameters, "lambda"))
     return Fraction(item["delta_sum"]) / below if below else Fraction(0)
 
@@ -243,7 +243,6 @@ def decide(banks: Banks, t: int, diagnosed: Data, policy: str, parameters: Param
     assert policy in ("credit", "outcome"), policy
     if policy == "outcome":
         diagnosed = {**diagnosed, "label": "both", "confidence_e4": 10000, "misleading": []}
-    label = diagnosed["label"]
     operations: list[Data] = []
     now = copy.deepcopy(banks)
 
@@ -255,29 +254,33 @@ def decide(banks: Banks, t: int, diagnosed: Data, policy: str, parameters: Param
     for stage in STAGES:
         for memory in diagnosed["retrieved"][stage]:
             delta = feedback(memory, stage, diagnosed, parameters)
-            if delta == 0 and label == "none" and mode(parameters, "neutral") == "skip_none":
+            if delta == 0 and diagnosed["label"] == "none" and mode(parameters, "neutral") == "skip_none":
                 continue  # no feedback: nothing to ignore either
-            if memory not in now[stage]:
-                happen({"op": "noop", "bank": stage, "id": memory, "reason": "absent"})
-                continue
-            item = now[stage][memory]
-            sums = {"delta_sum": item["delta_sum"] + delta, "n": item["n"] + 1}
-            happen({"op": "value", "bank": stage, "id": memory, "delta_e4": delta, **sums})
+            happen(valued(now[stage].get(memory), stage, memory, delta))
     # 2. prune
-    valued = {(op["bank"], op["id"]) for op in operations if op["op"] == "value"}
-    for stage, memory in sorted(valued, key=lambda pair: id_order(pair[1])):
+    touched = {(op["bank"], op["id"]) for op in operations if op["op"] == "value"}
+    for stage, memory in sorted(touched, key=lambda pair: id_order(pair[1])):
         item = now[stage][memory]
         if item["n"] >= number(parameters, "n_min") and value(item) < number(parameters, "theta_prune"):
             happen({"op": "prune", "bank": stage, "id": memory})
     # 3. content
-    for stage in attributed(label):
+    for stage in attributed(diagnosed["label"]):
         happen(content(now[stage], stage, t, diagnosed, policy, parameters))
     return operations
 
 
+def valued(item: Data | None, stage: str, memory: str, delta: int) -> Data:
+    """Equation (9) for one retrieved item, None if it is gone."""
+    if item is None:
+        return {"op": "noop", "bank": stage, "id": memory, "reason": "absent"}
+    sums = {"delta_sum": item["delta_sum"] + delta, "n": item["n"] + 1}
+    return {"op": "value", "bank": stage, "id": memory, "delta_e4": delta, **sums}
+
+
 def feedback(memory: str, stage: str, diagnosed: Data, parameters: Parameters) -> int:
     """Equation (8), in units of 1e-4."""
-    gamma, within = diagnosed["confidence_e4"], stage in attributed(diagnosed["label"])
+    gamma: int = diagnosed["confidence_e4"]
+    within = stage in attributed(diagnosed["label"])
     if mode(parameters, "conf_values") == "on" and Fraction(gamma, 10000) < number(parameters, "theta_conf"):
         return 0
     if memory in diagnosed["misleading"] and (within or mode(parameters, "misleading") == "any"):
@@ -342,7 +345,8 @@ def evolve_once(banks: Banks, t: int, diagnosed: Data, operation: Data) -> None:
     """`banks` changed by one operation, in place."""
     stage = operation["bank"]
     bank, new = banks[stage], diagnosed["experiences"][stage]
-    match operation["op"]:
+    op: str = operation["op"]
+    match op:
         case "value":
             bank[operation["id"]].update(delta_sum=operation["delta_sum"], n=operation["n"], changed_at=t + 1)
         case "prune":
@@ -373,10 +377,8 @@ def evolve_once(banks: Banks, t: int, diagnosed: Data, operation: Data) -> None:
                 item.update(experience=item["experience"] + "\n- " + new["experience"], bullets=item["bullets"] + 1)
             if operation["how"] in ("rewritten", "appended"):
                 item["experience_vectors"] = [*item["experience_vectors"], integers(new["experience_vector"])]
-        case "noop" | "discard":
-            pass
         case other:
-            raise AssertionError(other)
+            assert other in ("noop", "discard"), other
 
 
 # --- a whole log ------------------------------------------------------------------------------------------------------
@@ -409,12 +411,11 @@ def fold(events: Sequence[Data]) -> Folding:
     header = events[0]["data"]
     start, ended = empty(), dict[int, Data | None]()
     for event in events:
-        match event["kind"]:
-            case "seeded":
-                start = seeded(start, event["data"]["items"])
-            case "diagnosed" | "abandoned":
-                t = int(event["stream"].removeprefix("episode-"))
-                ended[t] = event["data"] if event["kind"] == "diagnosed" else None
+        if event["kind"] == "seeded":
+            start = seeded(start, event["data"]["items"])
+        elif event["kind"] in ("diagnosed", "abandoned"):
+            t = int(event["stream"].removeprefix("episode-"))
+            ended[t] = event["data"] if event["kind"] == "diagnosed" else None
     policy = header["config"]["policy"]
     folding = Folding(policy["name"], policy["parameters"], [start], [digest(start)])
     while len(folding.operations) in ended:

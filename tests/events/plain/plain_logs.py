@@ -107,7 +107,7 @@ def diagnosis(**changes: Any) -> Data:
 def seed_item(memory: str, scenario_vector: Sequence[int], **changes: Any) -> Data:
     """One item of `seeded`: a single text whose vector is the scenario's, unused, unless `changes` say otherwise."""
     stage = memory.rsplit(".", 1)[-1].split("-")[0]
-    item = {
+    item: Data = {
         "bank": stage,
         "id": memory,
         "scenario": "Bookings with a deadline",
@@ -306,7 +306,7 @@ def made_parameters(dice: random.Random) -> dict[str, int | str]:
 
 
 def made_vectors(dice: random.Random, dim: int, parameters: Mapping[str, int | str]) -> list[list[int]]:
-    """Anchors, and around each of them vectors on every threshold, at equal dots, in chains of near ties, and others."""
+    """Anchors; around each of them vectors on every threshold, at equal dots, in chains of near ties; and others."""
     merged = {**DEFAULTS, **parameters}
     edges = [Fraction(merged["floor"]), Fraction(merged["theta_merge"]), 1 - Fraction(merged["novelty"])]
     gap = Fraction(merged["margin"]) * ONE
@@ -345,7 +345,9 @@ def made_seeds(dice: random.Random, vectors: Sequence[Sequence[int]], count: int
             dice.choice(vectors),
             experience=made_text(dice) + "".join(f"\n- {made_text(dice)}" for _ in range(bullets)),
             n=n,
-            delta_sum=dice.choice((0, -n * 1000, -n * 1000 - 1, n * 10000, dice.randrange(-n * 10000, n * 10000 + 1))),
+            delta_sum=max(
+                -n * 10000, dice.choice((0, -n * 1000, -n * 1000 - 1, n * 10000, dice.randint(-n * 10000, n * 10000)))
+            ),
             bullets=bullets,
             sources=dice.sample(range(200), dice.randrange(1, 4)),
             experience_vectors=[vector(dice.choice(vectors)) for _ in range(dice.randrange(1, bullets + 2))],

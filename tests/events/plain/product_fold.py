@@ -13,10 +13,11 @@ from events.bank import Banks
 from events.codec import canonical, parse_line
 from events.fold import Refold
 from events.ids import Stage
-from events.kinds import RunConfig, Vector
+from events.kinds import RunConfig
 from events.log import Recorded
 from events.operations import Operation
 from events.recall import recall
+from events.vectors import Vector
 
 
 def recorded_log(events: Sequence[Data]) -> list[Recorded]:
