@@ -20,7 +20,6 @@ from msgspec import Struct
 from redis import Redis
 from redis.backoff import ExponentialBackoff
 from redis.connection import HiredisRespSerializer
-from redis.exceptions import RedisError
 from redis.retry import Retry
 from rq import Queue
 from rq.defaults import RQ_KEY_PREFIX
@@ -29,8 +28,9 @@ from rq.job import Job as RqJob
 from rq.registry import FailedJobRegistry, clean_registries
 from rq.worker_registration import WORKERS_BY_QUEUE_KEY, clean_worker_registry
 
-from events.errors import BadInput, Unreachable
+from events.errors import BadInput
 from events.ids import RunId, run_id
+from infra.redis_client import COMMAND_S, CONNECT_S, RETRIES, our_errors, redacted
 from runtime.ports import Job, JobKind
 
 #: the queue of each kind of job; one pool of workers serves one of them
@@ -102,16 +102,15 @@ def rq_connection(url: str, prefix: str) -> Redis:
     if not _PREFIX.fullmatch(prefix):
         raise BadInput(f"key prefix {prefix!r}: only letters, digits and _ . : - {{ }} are allowed")
     try:
-        # redis-py's own ten retries take a minute; whoever waits here has better things to do.
         return Redis.from_url(
             url,
             command_packer=PrefixedCommands(prefix),
-            socket_connect_timeout=5.0,
-            socket_timeout=10.0,
-            retry=Retry(ExponentialBackoff(cap=0.5, base=0.05), 3),
+            socket_connect_timeout=CONNECT_S,
+            socket_timeout=COMMAND_S,
+            retry=Retry(ExponentialBackoff(cap=0.5, base=0.05), RETRIES),
         )
     except ValueError as error:
-        raise BadInput(f"not a Redis URL: {error}") from error
+        raise BadInput(f"{redacted(url)} is no Redis URL: {error}") from error
 
 
 def rq_queue(kind: JobKind, connection: Redis) -> Queue:
@@ -195,7 +194,7 @@ class RqQueue:
 
     def __init__(self, url: str, prefix: str = "chime", *, function: str = ADVANCE) -> None:
         self._connection = rq_connection(url, prefix)
-        self._prefix, self._function = prefix, function
+        self._prefix, self._function, self._where = prefix, function, f"{redacted(url)}, job queue"
         self._queues: dict[JobKind, Queue] = {kind: rq_queue(kind, self._connection) for kind in QUEUES}
         self._thread = CapacityLimiter(1)
 
@@ -247,10 +246,8 @@ class RqQueue:
         return await self._call(lambda: {kind: len(queue) for kind, queue in self._queues.items()})
 
     async def _call(self, call: Callable[[], _T]) -> _T:
-        try:
+        with our_errors(self._where):
             return await to_thread.run_sync(call, limiter=self._thread)
-        except RedisError as error:
-            raise Unreachable(f"Redis does not answer for the job queue: {error}") from error
 
     def _enqueue(self, job: Job, timeout_s: float) -> bool:
         try:

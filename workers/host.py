@@ -32,7 +32,7 @@ from rq.utils import now
 from rq.worker import SimpleWorker, WorkerStatus
 from typing_extensions import override
 
-from events.errors import Unreachable
+from infra.redis_client import our_errors, redacted
 from infra.rq_queue import HOST_NAME, Claims, exists, job_of, rq_connection, rq_queue, sweep
 from infra.telemetry import about_job
 from runtime.ports import Job, JobKind
@@ -86,11 +86,10 @@ class HostWorker(SimpleWorker):
         connection = rq_connection(url, prefix)
         queue = rq_queue(kind, connection)
         name = f"{HOST_NAME}{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}"
-        try:
-            # 15 s: rq derives from it how long its socket may hang (11 s) and when its worker record expires (75 s).
+        self._where = f"{redacted(url)}, worker"
+        with our_errors(self._where):
+            # 15 s: the record of a dead worker expires after 75 s, and rq leaves the socket's time-out as it is.
             super().__init__([queue], name=name, connection=connection, serializer="json", worker_ttl=15)
-        except RedisError as error:
-            raise Unreachable(f"Redis does not answer for the worker: {error}") from error
         self.log_result_lifespan = self.log_job_description = False
         self._queue, self._prefix, self._lifespan, self._slots = queue, prefix, lifespan, slots
         self._grace_s, self._beat_s, self._poll_s = grace_s, beat_s, poll_s
@@ -126,10 +125,8 @@ class HostWorker(SimpleWorker):
         self._stopping, self._hurry, self._taking = Event(), Event(), CancelScope()
         self._free = Semaphore(self._slots)
         async with self._lifespan() as advance:
-            try:
+            with our_errors(self._where):
                 await self._call(self._register)
-            except RedisError as error:
-                raise Unreachable(f"Redis does not answer for the worker: {error}") from error
             _log.info("worker started", worker_id=self.name, queue=self._queue.name, slots=self._slots)
             try:
                 async with create_task_group() as beside:

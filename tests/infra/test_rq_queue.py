@@ -2,12 +2,7 @@
 
 import json
 import re
-import shutil
-import subprocess
-import tempfile
-import time
 from collections.abc import AsyncIterator, Iterator
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -37,39 +32,17 @@ from infra.rq_queue import (
 from infra.rq_queue import RqQueue as TheQueue
 from runtime.ports import Job
 
-PREFIXES = count()
 
-
-@pytest.fixture(scope="module")
-def job_server() -> Iterator[str]:
-    """A Redis of this module's own, by URL."""
-    program = shutil.which("redis-server") or shutil.which("valkey-server")
-    assert program, "these tests need redis-server or valkey-server on PATH"
-    folder = Path(tempfile.mkdtemp(prefix="chime-jobs-"))
-    socket = folder / "s"
-    command = [program, "--port", "0", "--unixsocket", str(socket), "--dir", str(folder), "--save", ""]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    client = Redis(unix_socket_path=str(socket))
-    deadline = time.monotonic() + 30
-    while True:
-        try:
-            client.ping()
-            break
-        except RedisConnectionError:
-            assert time.monotonic() < deadline, "the server did not start"
-            assert server.poll() is None, "the server ended"
-            time.sleep(0.02)
-    client.close()
-    yield f"unix://{socket}"
-    server.terminate()
-    server.wait()
-    shutil.rmtree(folder)
+@pytest.fixture
+def job_server(each_redis_server: Any) -> str:
+    """Where a server is: Redis, then Valkey."""
+    return str(each_redis_server.url)
 
 
 @pytest.fixture
-def prefix() -> str:
+def prefix(redis_prefix: str) -> str:
     """A key prefix that no other test has."""
-    return f"chime-{next(PREFIXES)}"
+    return redis_prefix
 
 
 @pytest.fixture

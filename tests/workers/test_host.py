@@ -2,16 +2,13 @@
 
 import inspect
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -32,40 +29,19 @@ from infra.rq_queue import RqQueue, rq_connection, rq_queue
 from runtime.ports import Job
 from workers.host import Advance, HostWorker
 
-PREFIXES = count()
 LIMIT_S = 30
 
 
-@pytest.fixture(scope="module")
-def job_server() -> Iterator[str]:
-    """A Redis of this module's own, by URL."""
-    program = shutil.which("redis-server") or shutil.which("valkey-server")
-    assert program, "these tests need redis-server or valkey-server on PATH"
-    folder = Path(tempfile.mkdtemp(prefix="chime-host-"))
-    socket = folder / "s"
-    command = [program, "--port", "0", "--unixsocket", str(socket), "--dir", str(folder), "--save", ""]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    client = Redis(unix_socket_path=str(socket))
-    deadline = time.monotonic() + LIMIT_S
-    while True:
-        try:
-            client.ping()
-            break
-        except RedisConnectionError:
-            assert time.monotonic() < deadline, "the server did not start"
-            assert server.poll() is None, "the server ended"
-            time.sleep(0.02)
-    client.close()
-    yield f"unix://{socket}"
-    server.terminate()
-    server.wait()
-    shutil.rmtree(folder)
+@pytest.fixture
+def job_server(redis_server: Any) -> str:
+    """Where a server is."""
+    return str(redis_server.url)
 
 
 @pytest.fixture
-def prefix() -> str:
+def prefix(redis_prefix: str) -> str:
     """A key prefix that no other test has."""
-    return f"chime-{next(PREFIXES)}"
+    return redis_prefix
 
 
 @pytest.fixture
@@ -383,17 +359,17 @@ from redis import Redis
 from workers.host import HostWorker
 
 url, prefix, how = sys.argv[1:]
-told = Redis.from_url(url)
+told, key, go = Redis.from_url(url), f"told-{prefix}", f"go-{prefix}"
 
 async def advance(job):
     try:
-        await anyio.to_thread.run_sync(told.rpush, "told", f"begun {job.episode}")
-        while how != "quick" and not await anyio.to_thread.run_sync(told.get, "go"):
+        await anyio.to_thread.run_sync(told.rpush, key, f"begun {job.episode}")
+        while how != "quick" and not await anyio.to_thread.run_sync(told.get, go):
             await anyio.sleep(0.01)
-        await anyio.to_thread.run_sync(told.rpush, "told", f"ended {job.episode}")
+        await anyio.to_thread.run_sync(told.rpush, key, f"ended {job.episode}")
     finally:
         with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(told.rpush, "told", f"unwound {job.episode}")
+            await anyio.to_thread.run_sync(told.rpush, key, f"unwound {job.episode}")
 
 @asynccontextmanager
 async def lifespan():
@@ -403,18 +379,17 @@ HostWorker("act", url, prefix, lifespan, beat_s=0.1, poll_s=0.01, grace_s=600).w
 """
 
 
-def told(plain: Redis, what: str) -> None:
+def told(plain: Redis, prefix: str, what: str) -> None:
     """Wait until a process said `what`."""
     deadline = time.monotonic() + LIMIT_S
-    while what not in plain.lrange("told", 0, -1):  # type: ignore[operator]  # a list when sync
+    while what not in plain.lrange(f"told-{prefix}", 0, -1):  # type: ignore[operator]  # a list when sync
         assert time.monotonic() < deadline, f"never {what}"
         time.sleep(0.01)
 
 
 @pytest.fixture
-def process(job_server: str, prefix: str, plain: Redis) -> Iterator[subprocess.Popen[bytes]]:
+def process(job_server: str, prefix: str) -> Iterator[subprocess.Popen[bytes]]:
     """A host worker in a process of its own, whose jobs wait for the key `go`."""
-    plain.delete("told", "go")
     child = subprocess.Popen([sys.executable, "-c", HOST, job_server, prefix, "slow"])
     yield child
     child.kill()
@@ -426,11 +401,11 @@ async def test_sigterm_drains_and_exits_with_0(
 ) -> None:
     """After the first signal the running job ends, the waiting one waits, the exit code is 0, no key is left."""
     await queue.enqueue(act(0), 60.0)
-    await anyio.to_thread.run_sync(told, plain, "begun 0")
+    await anyio.to_thread.run_sync(told, plain, prefix, "begun 0")
     process.send_signal(signal.SIGTERM)
-    plain.set("go", 1)
+    plain.set(f"go-{prefix}", 1)
     assert await anyio.to_thread.run_sync(process.wait, LIMIT_S) == 0
-    assert plain.lrange("told", 0, -1) == ["begun 0", "ended 0", "unwound 0"]
+    assert plain.lrange(f"told-{prefix}", 0, -1) == ["begun 0", "ended 0", "unwound 0"]
     assert await queue.forget(RunId("r")) == 0
     assert keys(plain, prefix) == []
 
@@ -440,11 +415,11 @@ async def test_a_second_signal_hands_back_at_once(
 ) -> None:
     """Two signals: the job unwinds, goes back to the queue, exit code 0."""
     await queue.enqueue(act(0), 60.0)
-    await anyio.to_thread.run_sync(told, plain, "begun 0")
+    await anyio.to_thread.run_sync(told, plain, prefix, "begun 0")
     process.send_signal(signal.SIGTERM)
     process.send_signal(signal.SIGINT)
     assert await anyio.to_thread.run_sync(process.wait, LIMIT_S) == 0
-    assert plain.lrange("told", 0, -1) == ["begun 0", "unwound 0"]
+    assert plain.lrange(f"told-{prefix}", 0, -1) == ["begun 0", "unwound 0"]
     assert await queue.depths() == {"act": 1, "diagnose": 0}
     assert await queue.lost([act(0)]) == []
 
@@ -454,7 +429,7 @@ async def test_a_killed_host_loses_its_job_within_seconds(
 ) -> None:
     """SIGKILL leaves no claim that is renewed: the job is lost, can be queued as another attempt, and forgotten."""
     await queue.enqueue(act(0), 60.0)
-    await anyio.to_thread.run_sync(told, plain, "begun 0")
+    await anyio.to_thread.run_sync(told, plain, prefix, "begun 0")
     assert await queue.lost([act(0)]) == []
     process.kill()
 
@@ -472,11 +447,10 @@ async def test_a_fork_worker_runs_the_same_jobs(
     queue: RqQueue, job_server: str, prefix: str, plain: Redis, tmp_path: Path
 ) -> None:
     """A forking rq worker calls the function with (kind, run, episode, attempt) and leaves nothing."""
-    plain.delete("told")
     (tmp_path / "forkable.py").write_text(
         "import sys\nfrom redis import Redis\n"
         "def advance(kind, run, episode, attempt):\n"
-        "    Redis.from_url(sys.argv[1]).rpush('told', f'{kind} {run} {episode} {attempt}')\n"
+        "    Redis.from_url(sys.argv[1]).rpush('told-' + sys.argv[2], f'{kind} {run} {episode} {attempt}')\n"
     )
     program = (
         "import sys\nfrom rq import Worker\nfrom infra.rq_queue import rq_connection, rq_queue\n"
@@ -489,7 +463,7 @@ async def test_a_fork_worker_runs_the_same_jobs(
     command = [sys.executable, "-c", program, job_server, prefix]
     done = await anyio.run_process(command, env=environment, check=False)
     assert done.returncode == 0, done.stderr.decode()
-    assert plain.lrange("told", 0, -1) == ["act r 3 1"]
+    assert plain.lrange(f"told-{prefix}", 0, -1) == ["act r 3 1"]
     assert await queue.forget(RunId("r")) == 0
     # rq itself keeps the record of an ended worker for a minute, and its lock on groups until the next sweep.
     passing = [key for key in keys(plain, prefix) if int(plain.ttl(key)) < 0]  # type: ignore[arg-type]  # as above
