@@ -1,5 +1,6 @@
 """Environments by name, and what their processes get to see of ours."""
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -50,15 +51,13 @@ def test_names_that_mean_nothing(tmp_path: Path) -> None:
 
 async def test_secrets_stay_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A built-in benchmark sees neither our keys nor our interpreter's settings; a user's program sees everything."""
-    spy = tmp_path / "spy.py"
-    spy.write_text(
+    (tmp_path / "toy.py").write_text(
         "import os\nclass Toy:\n    def describe(self):\n"
         "        return {'env': 'spy', 'version': '1', 'domains': {}, 'limits': dict(os.environ)}\n"
     )
     environ = {"OPENAI_API_KEY": "k", "CHIME_REDIS_URL": "r", "PYTHONPATH": "p", "LANG": "C.UTF-8"}
     monkeypatch.setattr("infra.environments._HERE", tmp_path)
-    (tmp_path / "host.py").write_text(Path(host.__file__).read_text())
-    spy.rename(tmp_path / "toy.py")
+    shutil.copy(host.__file__, tmp_path / "host.py")
     built_in = load("toy", tmp_path, environ=environ)
     seen = (await built_in.describe()).limits
     await built_in.aclose()
