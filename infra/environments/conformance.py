@@ -355,11 +355,12 @@ TALKS: dict[str, Talk] = {"garbage line": _garbage, "huge line": _huge, "end of 
 
 async def _gone(pids: set[int]) -> None:
     """Wait until none of the process groups is there any more."""
+    alive = set(pids)
     with anyio.move_on_after(_GONE_S):
-        while alive := {pid for pid in pids if _exists(pid)}:  # noqa: ASYNC110 - nobody tells us when a group is gone
+        while alive := {pid for pid in alive if _exists(pid)}:  # noqa: ASYNC110 - nobody tells us when a group is gone
             await anyio.sleep(0.02)
-        return
-    raise _Wrong(f"still there: {sorted(alive)}")
+    if alive:
+        raise _Wrong(f"still there: {sorted(alive)}")
 
 
 def _exists(pid: int) -> bool:
