@@ -28,6 +28,7 @@ _EXACT = 2.0**53
 _DECODERS: dict[str, msgspec.json.Decoder[AnyEvent]] = {
     name: msgspec.json.Decoder(kind) for name, kind in KINDS.items()
 }
+_OBJECT = msgspec.json.Decoder(dict[str, Any])
 
 
 def clean_text(text: str) -> str:
@@ -97,8 +98,9 @@ def decode(recorded: Recorded) -> AnyEvent:
     try:
         if recorded.schema == kind.SCHEMA:
             return _DECODERS[recorded.kind].decode(recorded.data)
-        return msgspec.convert(upcast(recorded.kind, recorded.schema, json.loads(recorded.data)), kind)
-    except (ValueError, RecursionError, KeyError) as error:  # msgspec's and json's errors are ValueErrors
+        return msgspec.convert(upcast(recorded.kind, recorded.schema, _OBJECT.decode(recorded.data)), kind)
+    # msgspec's errors are ValueErrors; the others are a step's, whose data may have any shape inside.
+    except (ValueError, RecursionError, LookupError, TypeError, AttributeError) as error:
         raise UnreadableEvent(recorded.id, str(error)) from error
 
 
