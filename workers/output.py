@@ -4,11 +4,13 @@ Nothing that a model, a task or a file wrote is interpreted: no markup, no contr
 """
 
 import json
+import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Literal, TextIO
 
 import msgspec
@@ -98,6 +100,17 @@ class Output:
         """Progress, hints and warnings: on stderr, with or without --json."""
         self.err.write(printable(text) + "\n")
         self.err.flush()
+
+    @staticmethod
+    def write_file(file: str, text: str) -> None:
+        """`text` as FILE of -o, whole or not at all."""
+        path = Path(file).expanduser()
+        unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            unfinished.write_text(text, encoding="utf-8")
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
 
     def facts(self, facts: Mapping[str, object]) -> None:
         """Names and values, one a line, values aligned; not with --json."""

@@ -38,8 +38,8 @@ TREE: Mapping[str, Verb | Noun] = {
             "list": Verb("workers.commands.run", "list_runs", "List every run with its score and bank sizes."),
             "show": Verb("workers.commands.run", "show", "Show one run: header, progress, score, labels, cost."),
             "compare": Verb("workers.commands.run", "compare", "Compare two runs task by task."),
-            "cancel": Verb("workers.commands.run", "cancel", "End a run for good; its log and banks stay."),
-            "delete": Verb("workers.commands.run", "delete", "Delete a run: log, blobs and queue keys."),
+            "cancel": Verb("workers.commands.run_end", "cancel", "End a run for good; its log and banks stay."),
+            "delete": Verb("workers.commands.run_end", "delete", "Delete a run: log, blobs and queue keys."),
             "export-config": Verb(
                 "workers.commands.run", "export_config", "Print a run's configuration as chime.toml."
             ),

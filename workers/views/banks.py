@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Literal
 
 from msgspec import Struct
@@ -74,6 +75,12 @@ def version_at(text: str | None, newest: int) -> BankVersion:
     if number > newest:
         raise BadInput(f"--at {text}: the newest bank version of this run is {newest}")
     return BankVersion(number)
+
+
+def near_memories(memory: str, known: Sequence[str]) -> str:
+    """Which ids a mistyped one may stand for, or how to list them."""
+    close = get_close_matches(memory, known, n=3, cutoff=0.6)
+    return f"did you mean {' or '.join(close)}?" if close else "`chime memory list` names those there are"
 
 
 class Moment(Struct, frozen=True, kw_only=True):

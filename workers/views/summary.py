@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from events.codec import decode
 from events.errors import UnreadableEvent
-from events.ids import STAGES, RunId, Stage, episode_of
+from events.ids import STAGES, Position, RunId, Stage, episode_of
 from events.kinds import (
     Abandoned,
     AnyEvent,
@@ -29,7 +29,7 @@ from events.kinds import (
 )
 from events.log import Recorded
 from events.operations import Inserted, Merged, Pruned
-from runtime.ports import Role
+from runtime.ports import EventLog, Role
 from runtime.statistics import Interval, wilson
 from workers.configuration import Price
 
@@ -283,6 +283,15 @@ def cost_usd(usage: Usage, price: Price | None) -> float | None:
     if price is None or usage.prompt_tokens is None or usage.completion_tokens is None:
         return None
     return (usage.prompt_tokens * price.input + usage.completion_tokens * price.output) / 1_000_000
+
+
+async def summarized(prices: Mapping[str, Price], log: EventLog) -> Summarizer:
+    """A summarizer that has read the whole log. Raises: as `Summarizer`, and as the log."""
+    summarizer = Summarizer(prices=prices)
+    async for page in log.pages(Position(0)):
+        for recorded in page:
+            summarizer.feed(recorded)
+    return summarizer
 
 
 def summarize(events: Iterable[Recorded], prices: Mapping[str, Price] | None = None) -> Summary:

@@ -1,0 +1,111 @@
+import json
+
+import msgspec
+import pytest
+
+from events.codec import export_line, parse_line
+from events.kinds import KINDS
+from workers.schema import kind_schemas
+
+
+def test_verify(chime, uploaded, made_run):
+    """A log that the fold gives again is verified: events, versions, recalls, digest."""
+    made = made_run()
+    uploaded(made)
+    data = chime.json("log", "verify", "made")["data"]
+    assert (data["events"], data["versions"], data["recalls"]) == (len(made.events), 6, 12)
+    assert data["digest"] == made.banks.digest()
+    assert "verified" in chime("log", "verify")
+
+
+def test_verify_names_what_differs(chime, uploaded, made_run):
+    """A log whose fold was changed ends with 4, naming the event."""
+    made = made_run()
+    at = next(i for i, one in enumerate(made.events) if one.id == "made/projector/3")
+    broken = json.loads(made.events[at].data)
+    broken["digest"] = "0" * 64
+    changed = json.dumps(broken, sort_keys=True, separators=(",", ":")).encode()
+    made.events[at] = msgspec.structs.replace(made.events[at], data=changed)
+    uploaded(made)
+    body = chime.json("log", "verify", "made", code=4)
+    assert "made/projector/3: digest differs" in body["error"]["message"]
+    assert body["error"]["kind"] == "FoldMismatch"
+
+
+def test_refold_with_other_parameters(chime, uploaded, made_run):
+    """A refold under other parameters is labelled off-policy and says what changed, without a model."""
+    made = made_run()
+    uploaded(made)
+    data = chime.json("log", "refold", "made", "-s", "policy.theta_merge=0.99")["data"]
+    assert data["off_policy"] is True
+    assert data["differs"] == {"theta_merge": ["0.88", "0.99"]}
+    assert data["recorded"]["digest"] == made.banks.digest()
+    assert data["first_difference"] == 2
+    assert data["refolded"]["operations"]["insert"] > data["recorded"]["operations"]["insert"]
+    out = chime("log", "refold", "made", "--policy", "outcome")
+    assert out.startswith("OFF-POLICY: name credit -> outcome")
+    chime("log", "refold", "made", "--policy", "nobody", code=2)
+    chime("log", "refold", "made", "-s", "policy.theta_merge=2", code=2)
+
+
+def test_refold_as_recorded(chime, uploaded, made_run):
+    """A refold without changes is exact: the same digest and no difference."""
+    made = made_run()
+    uploaded(made)
+    data = chime.json("log", "refold", "made")["data"]
+    assert (data["off_policy"], data["first_difference"], data["changes"]) == (False, None, [])
+    assert data["refolded"]["digest"] == made.banks.digest()
+    assert "exact refold" in chime("log", "refold", "made")
+
+
+def test_tail(chime, uploaded, made_run):
+    """`tail` prints the last events; with --json as export lines, byte for byte but for the time."""
+    made = made_run()
+    uploaded(made)
+    out = chime("log", "tail", "made", "-n", "3")
+    assert [line.split()[4] for line in out.splitlines()] == ["diagnosed", "folded", "run_finished"]
+    lines = chime("log", "tail", "made", "-n", "2", "--json").encode().splitlines(keepends=True)
+    parsed = [parse_line(line, "tail") for line in lines]
+    assert [export_line(one) for one in parsed] == lines
+    assert [one.data for one in parsed] == [one.data for one in made.events[-2:]]
+    folds = chime("log", "tail", "made", "--kind", "folded", "-n", "2")
+    assert [line.split()[3] for line in folds.splitlines()] == ["5", "6"]
+    assert chime("log", "tail", "made", "--follow", "-n", "1").split()[4] == "run_finished"
+    chime("log", "tail", "made", "--kind", "nothing", code=2)
+
+
+def test_list(chime, uploaded, made_run):
+    """Logs are listed with events, streams and bank versions."""
+    made = made_run()
+    uploaded(made)
+    assert chime.json("log")["data"] == [
+        {"run": "made", "events": len(made.events), "streams": 8, "bank_version": 6, "finished": True}
+    ]
+    assert "made" in chime("log", "list")
+
+
+def test_a_schema_for_every_kind(chime):
+    """`log schema` has one schema a kind; each names every field of the struct and of the line, all required."""
+    schemas = chime.json("log", "schema")["data"]
+    assert set(schemas) == set(KINDS)
+    for kind, struct in KINDS.items():
+        schema = schemas[kind]
+        assert schema["properties"]["kind"] == {"const": kind}
+        assert schema["properties"]["schema"] == {"const": struct.SCHEMA}
+        assert set(schema["required"]) == {
+            "id", "run", "stream", "version", "position", "kind", "schema", "at", "cause", "attempt", "data",
+        }  # fmt: skip
+        fields = schema["$defs"][struct.__name__]["properties"]
+        assert set(fields) == {field.encode_name for field in msgspec.structs.fields(struct)}
+    assert json.loads(chime("log", "schema", "diagnosed"))["title"] == "diagnosed"
+    chime("log", "schema", "nothing", code=2)
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_schemas_stand_alone(kind):
+    """Every reference inside a schema is resolved inside it."""
+    schema = kind_schemas()[kind]
+    text = json.dumps(schema)
+    named = {part.split('"')[0] for part in text.split("#/$defs/")[1:]}
+    assert named <= set(schema["$defs"])
+    assert f"#/$defs/{KINDS[kind].__name__}" in text

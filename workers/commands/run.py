@@ -1,0 +1,187 @@
+"""`chime run`: looking at runs and comparing them."""
+
+import click
+
+from workers.header import recorded_head
+from workers.invocation import Invocation, chime_command, run_async
+from workers.output import Column, Output
+from workers.run_file import run_file
+from workers.sources import opened, server
+from workers.terminal import clipped
+from workers.views.comparison import Comparison, Side
+from workers.views.comparison import compare as compared
+from workers.views.summary import Summary, summarized
+
+
+@chime_command("list", short_help="List every run with its score and bank sizes.")
+def list_runs(invocation: Invocation) -> None:
+    """List every run of the server, the newest first."""
+
+    async def work() -> list[Summary]:
+        async with server(invocation) as there:
+            return [
+                (await summarized(invocation.configuration.prices, there.store.open(run))).summary()
+                for run in await there.store.runs()
+            ]
+
+    summaries = sorted(run_async(work), key=lambda one: (one.started_at, one.run), reverse=True)
+    invocation.output.data(summaries)
+    invocation.output.table(
+        [
+            Column("run"), Column("status"), Column("environment"), Column("policy"), Column("episodes", "right"),
+            Column("score", "right"), Column("95 % interval", "right"), Column("banks", "right"),
+            Column("cost", "right"), Column("started"), Column("labels", wide=True),
+        ],
+        [
+            [
+                one.run, one.status, one.environment, one.policy + (" frozen" if one.frozen else ""),
+                f"{one.episodes}/{one.episodes_total}", f"{one.score.estimate:.1%} of {one.scored}",
+                f"{one.score.low:.1%} to {one.score.high:.1%}",
+                f"{one.bank_sizes['planning']}+{one.bank_sizes['execution']}", _cost(one), one.started_at[:19] + "Z",
+                ", ".join(one.labels),
+            ]
+            for one in summaries
+        ],
+        empty="no runs yet; `chime demo` makes three, `chime run start` one of yours",
+    )  # fmt: skip
+
+
+def _cost(summary: Summary) -> str:
+    """The run's cost; unknown as soon as one role's is."""
+    costs = [one.cost_usd for one in summary.usage if one.calls]
+    known = [cost for cost in costs if cost is not None]
+    if not costs:
+        return "-"
+    return f"${sum(known):.4f}" if len(known) == len(costs) else "unpriced"
+
+
+@chime_command("show", short_help="Show one run: header, progress, score, labels, cost.")
+@click.argument("run", required=False)
+def show(invocation: Invocation, run: str | None) -> None:
+    """Show RUN (a run, an export file or folder; default: the newest run)."""
+
+    async def work() -> Summary:
+        async with opened(invocation, run) as source:
+            return (await summarized(invocation.configuration.prices, source.log)).summary()
+
+    one = run_async(work)
+    invocation.output.data(one)
+    invocation.output.facts(_facts(one))
+    _print_usage(invocation.output, one)
+
+
+def _facts(one: Summary) -> dict[str, object]:
+    labels = ", ".join(f"{name} {count}" for name, count in one.attributions.items())
+    seed = one.seed_bank
+    facts: dict[str, object] = {
+        "run": one.run + (f"  [{', '.join(one.labels)}]" if one.labels else ""),
+        "status": one.status + (f": {one.reason}" if one.reason else ""),
+        "environment": one.environment,
+        "policy": one.policy + (" (frozen: reads version 0, learns nothing)" if one.frozen else ""),
+        "models": ", ".join(f"{role} {model}" for role, model in one.models.items()),
+        "lag": f"{one.lag} (concurrency {one.concurrency}, epochs {one.epochs})",
+        "episodes": f"{one.episodes} of {one.episodes_total} begun, {one.abandoned} abandoned",
+        "score": f"{one.successes} of {one.scored}: {one.score.estimate:.1%}, 95 % {one.score.low:.1%} to "
+        f"{one.score.high:.1%} (Wilson)",
+        "attribution": labels + (f"; degraded: {_counts(one.degraded)}" if one.degraded else ""),
+        "banks": f"version {one.bank_version}: {one.bank_sizes['planning']} planning, "
+        f"{one.bank_sizes['execution']} execution",
+        "operations": _counts(one.operations) or "none",
+        "digest": one.digest or "none yet",
+        "embedder": one.embedder,
+        "log": f"{one.events} events, {one.started_at} to {one.last_at}",
+    }
+    if seed is not None:
+        facts["seed bank"] = f"{seed['run']} at version {seed['version']}"
+    return facts
+
+
+def _counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counts.items())
+
+
+def _print_usage(output: Output, one: Summary) -> None:
+    unknown = "not counted"
+    output.table(
+        [Column("role"), Column("model"), Column("calls", "right"), Column("prompt tokens", "right"),
+         Column("completion tokens", "right"), Column("cost", "right")],
+        [
+            [
+                use.role, use.model, use.calls, unknown if use.prompt_tokens is None else use.prompt_tokens,
+                unknown if use.completion_tokens is None else use.completion_tokens,
+                "unpriced" if use.cost_usd is None else f"${use.cost_usd:.4f}",
+            ]
+            for use in one.usage
+        ],
+    )  # fmt: skip
+
+
+@chime_command("compare", short_help="Compare two runs task by task.")
+@click.argument("first")
+@click.argument("second")
+@click.option("--flips", "limit", default=20, show_default=True, metavar="N", help="How many flipped tasks to list.")
+def compare(invocation: Invocation, first: str, second: str, limit: int) -> None:
+    """Compare SECOND with FIRST (runs, export files or folders) over the tasks that both have, paired by task."""
+
+    async def work() -> Comparison:
+        summarizers = []
+        for run in (first, second):
+            async with opened(invocation, run) as source:
+                summarizers.append(await summarized(invocation.configuration.prices, source.log))
+        return compared(*summarizers)
+
+    found = run_async(work)
+    output = invocation.output
+    output.data(found)
+    output.table(
+        [Column("run"), Column("n", "right"), Column("successes", "right"), Column("score", "right"),
+         Column("95 % interval", "right")],
+        [_side(side) for side in (found.first, found.second)],
+    )  # fmt: skip
+    difference = found.difference
+    method = "Newcombe" if found.method == "newcombe" else "bootstrap over tasks"
+    output.line(
+        f"difference {difference.estimate:+.1%}, 95 % {difference.low:+.1%} to {difference.high:+.1%} ({method}), "
+        f"{found.tasks} tasks in common"
+    )
+    if found.pairs is not None:
+        pairs = found.pairs
+        output.line(
+            f"both {pairs.both}, only {found.first.run} {pairs.first_only}, "
+            f"only {found.second.run} {pairs.second_only}, neither {pairs.neither}; exact McNemar p = {found.p_value:.3g}"
+        )
+    for warning in found.warnings:
+        output.note(f"note: {warning}")
+    output.table(
+        [Column("flipped task"), Column(found.first.run, "right"), Column(found.second.run, "right")],
+        [[clipped(flip.task, 60), f"{flip.first:g}", f"{flip.second:g}"] for flip in found.flips[:limit]],
+    )
+    if len(found.flips) > limit:
+        output.line(f"and {len(found.flips) - limit} more (--flips N)")
+
+
+def _side(side: Side) -> list[object]:
+    score = side.score
+    return [side.run, side.n, side.successes, f"{score.estimate:.1%}", f"{score.low:.1%} to {score.high:.1%}"]
+
+
+@chime_command("export-config", short_help="Print a run's configuration as chime.toml.")
+@click.argument("run", required=False)
+@click.option("-o", "--output", "file", metavar="FILE", help="Write to FILE instead of stdout.")
+def export_config(invocation: Invocation, run: str | None, file: str | None) -> None:
+    """Print the configuration of RUN's header as a chime.toml that starts the same run again."""
+
+    async def work() -> str:
+        async with opened(invocation, run) as source:
+            return run_file((await recorded_head(source.log)).started)
+
+    text = run_async(work)
+    output = invocation.output
+    if file is None:
+        output.data({"toml": text})
+        if not output.json:
+            output.raw(text)
+        return
+    output.write_file(file, text)
+    output.data({"file": file})
+    output.line(f"wrote {file}")

@@ -1,0 +1,100 @@
+"""`chime run cancel|delete`: ending a run, and taking it away."""
+
+import getpass
+
+import click
+
+from events.codec import draft
+from events.errors import BadInput
+from events.ids import RUN_STREAM, RunId, Version
+from events.kinds import Operated
+from infra.rq_queue import RqQueue
+from runtime.ports import EventLog, Origin, Taken
+from workers.conductor import Conductor
+from workers.invocation import Invocation, chime_command, run_async
+from workers.sources import START, Server, server
+from workers.views.summary import Summary, summarized
+
+#: outcomes after which nothing is left to do
+_FINISHED = ("completed", "stopped", "failed")
+
+
+@chime_command("cancel", short_help="End a run for good; its log and banks stay.")
+@click.argument("run")
+@click.option("--reason", default="", help="Why; recorded in the log.")
+@click.option("--dry-run", is_flag=True, help="Only say what would end.")
+def cancel(invocation: Invocation, run: str, reason: str, dry_run: bool) -> None:
+    """End RUN: no episode is begun any more, open ones end, then the run is finished as stopped.
+
+    Where no worker serves the run, open episodes end when one does; `chime run resume RUN` brings some.
+    """
+
+    async def work() -> tuple[Summary, bool]:
+        async with server(invocation) as there:
+            log = await there.existing(run)
+            before = (await summarized(invocation.configuration.prices, log)).summary()
+            if before.status in _FINISHED:
+                raise BadInput(f"run {run} is finished already ({before.status})")
+            if dry_run:
+                return before, False
+            if before.status != "cancelled":
+                await _tell(log, Operated(action="cancel", target=run, author=getpass.getuser(), reason=reason))
+            return before, await _finish(there, log)
+
+    before, finished = run_async(work)
+    left = before.episodes_total - before.episodes
+    output = invocation.output
+    output.data({"run": run, "dry_run": dry_run, "not_begun": left, "finished": finished})
+    if dry_run:
+        output.line(f"would end run {run} with {left} of {before.episodes_total} episodes not begun")
+    elif finished:
+        output.line(f"run {run} is finished; {left} of {before.episodes_total} episodes were not begun")
+    else:
+        output.line(f"run {run} is cancelled; it is finished once its open episodes end (chime run resume {run})")
+
+
+async def _tell(log: EventLog, event: Operated) -> None:
+    """Append `event` to the run's stream, after whatever is written there meanwhile."""
+    while True:
+        version = Version(len(await log.read_stream(RUN_STREAM)) + 1)
+        if not isinstance(await log.append(RUN_STREAM, version, [draft(event)], Origin(cause=None)), Taken):
+            return
+
+
+async def _finish(there: Server, log: EventLog) -> bool:
+    """Append `run_finished` where no episode is open; a coordinator that is at work would write the same."""
+    async with RqQueue(there.url, there.prefix) as queue:
+        conductor = Conductor(log, queue)
+        folded = 0
+        async for page in log.pages(START):
+            for recorded in page:
+                conductor.see(recorded)
+                folded += recorded.kind == "folded"
+        outcome = conductor.ended(folded)
+        if outcome is not None:
+            await conductor.finish(outcome, folded)
+        return outcome is not None or conductor.control == "finished"
+
+
+@chime_command("delete", short_help="Delete a run: log, blobs and queue keys.")
+@click.argument("run")
+@click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")
+@click.option("--force", is_flag=True, help="Also a run that is not finished.")
+def delete(invocation: Invocation, run: str, dry_run: bool, force: bool) -> None:
+    """Delete all that the server and the home hold of RUN. Export it first if you may want it back."""
+
+    async def work() -> dict[str, int]:
+        async with server(invocation) as there:
+            log = await there.existing(run)
+            status = (await summarized(invocation.configuration.prices, log)).summary().status
+            if status not in _FINISHED and not (force or dry_run):
+                raise BadInput(f"run {run} is {status}; cancel it first (chime run cancel {run}), or add --force")
+            async with RqQueue(there.url, there.prefix) as queue:
+                counts = {"queue keys": await queue.forget(RunId(run), dry_run=dry_run)}
+            counts |= await there.store.delete(RunId(run), dry_run=dry_run)
+            return counts | {"blobs": await there.blobs.delete(RunId(run), dry_run=dry_run)}
+
+    counts = run_async(work)
+    invocation.output.data({"run": run, "dry_run": dry_run, "deleted": counts})
+    word = "would delete" if dry_run else "deleted"
+    invocation.output.line(f"{word} run {run}: {', '.join(f'{what} {count}' for what, count in counts.items())}")

@@ -1,0 +1,58 @@
+"""A run's header as a chime.toml that starts the same run again."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from events.kinds import RunStarted
+from runtime.settings import EpisodeSettings
+from workers.configuration import ROLES, ModelDefaults
+from workers.layers import defaults
+from workers.template import toml_value
+
+
+def run_file(header: RunStarted) -> str:
+    """The settings that the header records; what belongs to the command line stands above as comments."""
+    config = header.config
+    sections: dict[str, dict[str, object]] = {
+        "policy": {"name": config.policy.name, **config.policy.parameters},
+        "run": {
+            "concurrency": config.concurrency,
+            "lag": config.lag,
+            "epochs": config.epochs,
+            **({"ordering_seed": config.ordering["seed"]} if isinstance(config.ordering.get("seed"), int) else {}),
+        },
+        "episode": _known(EpisodeSettings.__struct_fields__, config.limits),
+    }
+    for role in ROLES:
+        endpoints: Mapping[str, Any] = config.operational.get("endpoints", {})
+        given = {**config.models.get(role, {}), **endpoints.get(role, {})}
+        sections[f"roles.{role}"] = _known(ModelDefaults.__struct_fields__, given)
+    return "\n".join([_head(header), *_sections(sections)])
+
+
+def _head(header: RunStarted) -> str:
+    config = header.config
+    lines = [
+        f"# Configuration of a run made with chime {header.code}.",
+        f"# environment: {config.environment.get('name', '')} {config.environment.get('version', '')}".rstrip(),
+        f"# tasks: {header.tasks_total}; frozen: {str(config.frozen).lower()}; embedder: {header.embedder.fingerprint}",
+    ]
+    if header.seed_bank is not None:
+        lines.append(f"# seed bank: {header.seed_bank.run}@{header.seed_bank.version}")
+    return "\n".join(lines) + "\n"
+
+
+def _known(names: tuple[str, ...], given: Mapping[str, Any]) -> dict[str, object]:
+    return {name: given[name] for name in names if name in given and isinstance(given[name], str | int | float)}
+
+
+def _sections(sections: Mapping[str, Mapping[str, object]]) -> Iterator[str]:
+    known = {key for key in defaults() if key.startswith("policy.")}
+    for section, values in sections.items():
+        lines = [
+            f"{name} = {toml_value(value)}\n"
+            for name, value in values.items()
+            if section != "policy" or f"policy.{name}" in known
+        ]
+        if lines:
+            yield f"[{section}]\n{''.join(lines)}"
