@@ -1,0 +1,42 @@
+"""`chime coordinator`: conductor and projector for every open run of a server."""
+
+import signal
+
+import anyio
+
+from infra.clock import SystemClock
+from infra.ownership import assert_sole_owner
+from infra.telemetry import configure
+from workers.connections import connections
+from workers.coordinator import Coordinator
+from workers.invocation import Invocation, chime_command, run_async
+
+
+@chime_command("coordinator", short_help="Host conductor and projector for the open runs.")
+def coordinator(invocation: Invocation) -> None:
+    """Serve every open run of the server until SIGTERM or Ctrl-C.
+
+    It enqueues the jobs that are due and folds what the gate said. A second one does no harm: both append the same.
+    """
+    settings = invocation.configuration
+    log = settings.log
+    configure(json=None if log.format == "auto" else log.format == "json", level=log.level, service="coordinator")
+    assert_sole_owner()
+    home = invocation.home()
+
+    async def serve() -> None:
+        clock = SystemClock()
+        async with connections(home, settings.redis.url, settings.redis.prefix, clock) as there:
+            invocation.output.note(f"serving the open runs of {there.where}")
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_until_signal, tasks.cancel_scope)
+                await Coordinator(there.store, there.queue, clock).serve()
+
+    run_async(serve)
+
+
+async def _until_signal(scope: anyio.CancelScope) -> None:
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for _ in signals:
+            scope.cancel()
+            return

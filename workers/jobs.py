@@ -1,0 +1,45 @@
+"""The two entry points of a job, by which every worker advances an episode: in a loop that lives on, or for one job."""
+
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+
+from infra.clock import SystemClock
+from infra.ownership import assert_sole_owner
+from infra.rq_queue import job_of
+from runtime.ports import Job
+from workers.connections import connections
+from workers.engine import Engine, engine
+from workers.layers import Flags, resolve
+
+
+@asynccontextmanager
+async def serving(home: Path, url: str, prefix: str, keys: Mapping[str, str], slots: int) -> AsyncIterator[Engine]:
+    """An engine on the server at `url`, or the home's own: what a worker process lives in.
+
+    Raises:
+        BadInput: another distribution owns our names, or the server refuses us.
+        Unreachable: no server.
+    """
+    assert_sole_owner()
+    clock = SystemClock()
+    async with (
+        connections(home, url, prefix, clock) as there,
+        engine(there.store, there.blobs, there.calls, home, keys, clock, slots) as working,
+    ):
+        yield working
+
+
+def advance(kind: str, run: str, episode: int, attempt: int) -> None:
+    """One job in a process of its own: what an ordinary rq worker forks for. Configured by `CHIME_*` alone."""
+
+    async def work(job: Job) -> None:
+        resolved = resolve(Flags(), os.environ, Path.cwd())
+        redis = resolved.configuration.redis
+        async with serving(resolved.home, redis.url, redis.prefix, os.environ, 1) as working:
+            await working.advance(job)
+
+    anyio.run(work, job_of((kind, run, episode, attempt)))
