@@ -69,10 +69,14 @@ def step(state: State, recorded: Recorded) -> State:
     changes: dict[str, object] = {}
     match event:
         case RunStarted():
+            if state.header is not None:
+                raise UnreadableEvent(recorded.id, "the log has begun already")
             changes = {"header": event, "tasks": tuple(event.tasks)}
         case TasksListed():
             changes = {"tasks": (*state.tasks, *event.tasks)}
         case Seeded():
+            if state.banks.version or state.waiting:
+                raise UnreadableEvent(recorded.id, "a seed bank comes before any episode")
             changes = {"banks": seed(state.banks, event.items)}
         case Diagnosed() | Abandoned():
             t = episode_of(recorded.stream)

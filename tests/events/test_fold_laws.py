@@ -19,7 +19,7 @@ from plain_logs import Scribe, anchor, diagnosis, experience, seed_item
 from events import policies
 from events.bank import Banks, evolve
 from events.codec import parse_line
-from events.errors import BadInput, ChimeError, FoldMismatch, Mismatch, VersionGap
+from events.errors import BadInput, ChimeError, FoldMismatch, Mismatch, UnreadableEvent, VersionGap
 from events.fold import Refold, State, replay, step
 from events.ids import attributed, memory_order, seeded_id
 from events.kinds import Diagnosed
@@ -336,3 +336,23 @@ def test_a_diagnosis_waits_for_its_turn() -> None:
     folded_one = step(first, product_fold.recorded_log(scribe.events)[2])
     assert sorted(folded_one.waiting) == [0, 1]
     assert first.banks.version == folded_one.banks.version == 0
+
+
+@pytest.mark.parametrize("folded", [True, False])
+def test_a_seed_bank_after_an_episode_is_refused(folded: bool) -> None:
+    """`seeded` makes version 0: once an episode has ended it is named and refused, and no version is lost."""
+    scribe = Scribe()
+    scribe.diagnosed(diagnosis())
+    if folded:
+        scribe.fold()
+    scribe.write("run", "seeded", {"items": [seed_item("old.planning-1", anchor())]})
+    with pytest.raises(UnreadableEvent, match=r"made/run/2: a seed bank comes before any episode"):
+        replay(product_fold.recorded_log(scribe.events))
+
+
+def test_a_second_header_is_refused() -> None:
+    """One run, one header: another `run_started` is named."""
+    scribe = Scribe()
+    scribe.write("run", "run_started", scribe.events[0]["data"])
+    with pytest.raises(UnreadableEvent, match=r"made/run/2: the log has begun already"):
+        replay(product_fold.recorded_log(scribe.events))
