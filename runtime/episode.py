@@ -93,7 +93,7 @@ async def act(job: Job, ctx: Context) -> None:
     async with AsyncExitStack() as stack:
         lease = Lease(ctx.environment, stack, stage.task, stage.episode_id, ctx.settings, await stage.options())
         opening = await lease.open()
-        while not at.ended and at.executed is None:
+        while True:
             if at.retrieved("planning") is None:
                 await stage.append(at, [await stage.recalled("planning", _planning_query(stage.task, opening))])
             elif at.planned is None:
@@ -106,6 +106,8 @@ async def act(job: Job, ctx: Context) -> None:
             else:
                 await stage.append(at, await stage.executed(at, lease, opening))
             at = await stage.progress()
+            if at.ended or at.executed is not None:
+                return
 
 
 async def diagnose(job: Job, ctx: Context) -> None:
