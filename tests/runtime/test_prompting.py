@@ -60,7 +60,7 @@ def test_unknown_and_unreadable(tmp_path):
     """A prompt that does not exist, or a file that cannot be read, is named."""
     with pytest.raises(UnknownName, match="judge"):
         load_prompts({"judge": tmp_path})
-    with pytest.raises(BadInput, match="nothing.md"):
+    with pytest.raises(BadInput, match=r"nothing\.md"):
         load_prompts({"gate": tmp_path / "nothing.md"})
     (tmp_path / "bytes.md").write_bytes(b"\xff\xfe")
     with pytest.raises(BadInput, match="gate"):
