@@ -181,7 +181,7 @@ class _Stages:
         return options
 
     async def _artifacts(self, needed: Sequence[str]) -> dict[str, Any]:
-        """Task id -> artifact of its episode in this epoch; without those that have none."""
+        """Task id -> artifact of its episode in this epoch; None for one that left nothing, as after a crash."""
         ctx = self._ctx
         first = self._job.episode - self._job.episode % len(ctx.tasks)
         places = {task.task_id: place for place, task in enumerate(ctx.tasks)} if needed else {}
@@ -191,8 +191,9 @@ class _Stages:
                 continue
             scored = (await progress(ctx.log, episode_stream(first + places[task]))).scored
             sha256 = scored.breakdown.get("artifact") if scored is not None else None
-            if isinstance(sha256, str):
-                artifacts[task] = json.loads(await ctx.blobs.get(ctx.run, sha256))
+            kept = isinstance(sha256, str)
+            body = await ctx.blobs.get(ctx.run, sha256) if isinstance(sha256, str) else b"null"
+            artifacts[task] = json.loads(body)
         return artifacts
 
     async def recalled(self, stage: Stage, text: str) -> Retrieved:

@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import structlog
-from runtime.gate import degraded
-from runtime.schedule import Due, due
 
 from events.codec import decode, draft
 from events.ids import RUN_STREAM, StreamId, Version, episode_of, episode_stream
@@ -30,7 +28,10 @@ from events.kinds import (
     TasksListed,
 )
 from events.log import Recorded
+from runtime.gate import degraded
 from runtime.ports import EventLog, Job, JobQueue, Origin, StreamIndex, Taken
+from runtime.schedule import Due, due
+from workers.run_stream import tell
 
 _log = structlog.get_logger("chime.conductor")
 
@@ -248,14 +249,7 @@ class Conductor:
 
     async def tell(self, event: AnyEvent, cause: str | None = None) -> None:
         """Append `event` to the run's own stream, after whatever else is written there."""
-        while True:
-            version = Version(self._run_version + 1)
-            result = await self._events.append(RUN_STREAM, version, [draft(event)], Origin(cause=cause))
-            if not isinstance(result, Taken):
-                return
-            self._run_version = result.stored.version
-            if isinstance(event, RunFinished) and result.stored.kind == "run_finished":
-                return
+        self._run_version = await tell(self._events, event, cause=cause, length=self._run_version)
 
 
 def _timeout_s(header: RunStarted) -> float:

@@ -12,6 +12,7 @@ import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import TextIO
 
 import anyio
 import anyio.abc
@@ -38,29 +39,36 @@ class Child:
 
 
 @asynccontextmanager
-async def workers(children: Sequence[Child], environment: Mapping[str, str]) -> AsyncIterator[None]:
+async def workers(
+    children: Sequence[Child], environment: Mapping[str, str], log: TextIO | None = None
+) -> AsyncIterator[None]:
     """`children` running while the body runs; each one that dies is started again.
+
+    Args:
+        children: what to keep.
+        environment: their variables.
+        log: where they write their log lines; None = where we do.
 
     Raises:
         Unreachable: a worker that cannot stay up; its last line says why.
     """
     async with anyio.create_task_group() as tasks:
         for child in children:
-            tasks.start_soon(_kept, child, environment)
+            tasks.start_soon(_kept, child, environment, log)
         try:
             yield
         finally:
             tasks.cancel_scope.cancel()
 
 
-async def _kept(child: Child, environment: Mapping[str, str]) -> None:
+async def _kept(child: Child, environment: Mapping[str, str], log: TextIO | None) -> None:
     failures = 0
     while True:
         process = await anyio.open_process(
             [sys.executable, "-m", "workers", "worker", child.kind, "--with-parent", *child.arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
-            stderr=None,
+            stderr=log,
             env=dict(environment),
             start_new_session=True,  # a Ctrl-C is ours to pass on
         )

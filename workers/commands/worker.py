@@ -19,10 +19,19 @@ from workers.processes import end_with_parent
 @chime_command("worker", short_help="Take jobs of one kind: act or diagnose.")
 @click.argument("kind", type=click.Choice(["act", "diagnose"]))
 @click.option("--slots", type=int, metavar="N", help="Episodes at once in this process (run.slots).")
+@click.option("--hosts", type=int, metavar="N", help="Environment processes at once (default: as many as slots).")
 @click.option("--grace", default=30.0, show_default=True, metavar="SECONDS", help="How long SIGTERM lets jobs finish.")
 @click.option("--burst", is_flag=True, help="End when the queue is empty.")
 @click.option("--with-parent", is_flag=True, help="End when standard input closes.")
-def worker(invocation: Invocation, kind: str, slots: int | None, grace: float, burst: bool, with_parent: bool) -> None:
+def worker(
+    invocation: Invocation,
+    kind: str,
+    slots: int | None,
+    hosts: int | None,
+    grace: float,
+    burst: bool,
+    with_parent: bool,
+) -> None:
     """Take jobs of KIND from the server, whichever runs they belong to.
 
     One process plays many episodes in one loop; start as many processes as the machine has cores, on as many machines
@@ -38,7 +47,7 @@ def worker(invocation: Invocation, kind: str, slots: int | None, grace: float, b
 
     @asynccontextmanager
     async def lifespan() -> AsyncIterator[Advance]:
-        async with serving(home, redis.url, redis.prefix, invocation.environment, many) as working:
+        async with serving(home, redis.url, redis.prefix, invocation.environment, hosts or many) as working:
             yield working.advance
 
     def serve(url: str) -> None:

@@ -1,0 +1,268 @@
+"""`chime run start|resume`: a run and all the processes it needs, from one command."""
+
+import getpass
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import click
+from msgspec import Struct
+
+from events.errors import BadInput
+from events.ids import RUN_STREAM, RunId, run_id
+from events.kinds import Noted, Operated
+from infra import environments
+from infra.clock import SystemClock
+from infra.environments.limits import Limits
+from infra.model_list import owner_of
+from infra.ownership import assert_sole_owner
+from infra.rehearsal import LABEL, OWNER
+from runtime.errors import RunStopped
+from runtime.ports import Environment
+from workers.conductor import Control
+from workers.configuration import ROLES
+from workers.connections import Connections, connections
+from workers.driving import Hands, Interrupted, drive, hands, interruptible, log_lines
+from workers.engine import OPERATIONAL
+from workers.expectation import Expectation, expected
+from workers.header import begin, recorded_head
+from workers.invocation import Invocation, chime_command, run_async
+from workers.live import LiveLine
+from workers.run_stream import tell
+from workers.sources import Server
+from workers.starting import Beginning, Choice, beginning, new_run_id, operational
+from workers.views.summary import Summary, summarized
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Ended(Struct, frozen=True, kw_only=True):
+    """How a run stands when the command that drove it ends."""
+
+    run: str
+    control: Control
+    reason: str
+    summary: Summary
+
+
+_OPTIONS = (
+    click.option("--in-process", is_flag=True, help="Everything in this process: no workers, no rq."),
+    click.option("--slots", type=int, metavar="N", help="Episodes at once in one worker process (run.slots)."),
+    click.option("--processes", type=int, default=1, show_default=True, metavar="N", help="Act worker processes."),
+    click.option("--hosts", type=int, metavar="N", help="Environment processes at once (default: as many as slots)."),
+    click.option("--base-url", metavar="URL", help="Endpoint of every role (models.base_url)."),
+    click.option("--api-key-env", metavar="NAME", help="Variable that holds the key (models.api_key_env)."),
+)
+
+
+def _driving(function: F) -> F:
+    """The options of a command that drives a run."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+@chime_command("start", short_help="Start a run over a benchmark's tasks.")
+@click.argument("environment")
+@click.option("--domain", "domains", multiple=True, metavar="NAME", help="A domain of the benchmark; repeatable.")
+@click.option("--task", "tasks", multiple=True, metavar="ID", help="This task; repeatable.")
+@click.option("--limit", type=int, metavar="N", help="At most this many tasks.")
+@click.option("--protocol", type=click.Choice(["all", "table1", "text"]), default="all", show_default=True)
+@click.option("--part", type=click.Choice(["train", "eval"]), default="train", show_default=True, help="Of the split.")
+@click.option("--ordering", type=int, metavar="SEED", help="Order tasks by hash under this seed (default: canonical).")
+@click.option("--model", metavar="NAME", help="Model of every role (models.model).")
+@click.option("--role", "roles", multiple=True, metavar="ROLE=MODEL", help="Another model for one role.")
+@click.option("--policy", metavar="NAME", help="Which policy decides (policy.name).")
+@click.option("--concurrency", type=int, metavar="N", help="Episodes in flight (run.concurrency).")
+@click.option("--lag", metavar="L", help="Episode t reads version t+1-L; an integer, auto or latest (run.lag).")
+@click.option("--epochs", type=int, metavar="N", help="Passes over the task list (run.epochs).")
+@click.option("--embedder", metavar="NAME", help="What texts are compared with (embedder.name).")
+@click.option("--run", "name", metavar="RUN", help="Id of the run (default: made from environment and time).")
+@click.option("--seed-bank", metavar="RUN@VERSION", help="Begin with that bank.")
+@click.option("--frozen", is_flag=True, help="Read version 0 throughout, ask no gate, learn nothing.")
+@click.option("--prompt", "prompts", multiple=True, metavar="NAME=FILE", help="Your own text for a prompt.")
+@click.option("--dry-run", is_flag=True, help="Say what would run and what it may cost; start nothing.")
+@_driving
+def start(invocation: Invocation, **given: Any) -> int:
+    """Start a run over the tasks of ENVIRONMENT: toy, bfcl, module:Class, or "cmd:PROGRAM ...".
+
+    The server, the workers and the coordinator are started as needed and end with the run. Ctrl-C stops cleanly;
+    the run can be resumed.
+    """
+    invocation = _with_flags(invocation, given)
+    choice = Choice(
+        environment=given["environment"],
+        domains=given["domains"],
+        tasks=given["tasks"],
+        protocol=given["protocol"],
+        part=given["part"],
+        ordering=given["ordering"],
+        limit=given["limit"],
+        frozen=given["frozen"],
+        seed_bank=given["seed_bank"],
+        prompts={name: Path(file) for name, file in _pairs(given["prompts"], "--prompt").items()},
+    )
+    run = run_id(given["name"]) if given["name"] else new_run_id(choice.environment)
+    assert_sole_owner()
+    if given["dry_run"]:
+        return _say_expectation(invocation, run_async(_expected, invocation, choice), run)
+    return _driven(invocation, run, given, choice)
+
+
+@chime_command("resume", short_help="Go on with a run that was stopped.")
+@click.argument("run")
+@_driving
+def resume(invocation: Invocation, run: str, **given: Any) -> int:
+    """Go on with RUN where its log ends. Slots, addresses, keys, time-outs and limits may differ; nothing else may."""
+    assert_sole_owner()
+    return _driven(_with_flags(invocation, given), run_id(run), given, None)
+
+
+def _with_flags(invocation: Invocation, given: Mapping[str, Any]) -> Invocation:
+    named: dict[str, tuple[str, object]] = {
+        "run.slots": ("--slots", given["slots"]),
+        "models.base_url": ("--base-url", given["base_url"]),
+        "models.api_key_env": ("--api-key-env", given["api_key_env"]),
+        "models.model": ("--model", given.get("model")),
+        "policy.name": ("--policy", given.get("policy")),
+        "run.concurrency": ("--concurrency", given.get("concurrency")),
+        "run.lag": ("--lag", given.get("lag")),
+        "run.epochs": ("--epochs", given.get("epochs")),
+        "embedder.name": ("--embedder", given.get("embedder")),
+    }
+    for role, model in _pairs(given.get("roles", ()), "--role").items():
+        if role not in ROLES:
+            raise BadInput(f"--role {role}={model}: no role {role!r}; there is {', '.join(ROLES)}")
+        named[f"roles.{role}.model"] = ("--role", model)
+    return invocation.with_flags(named)
+
+
+def _pairs(given: tuple[str, ...], flag: str) -> dict[str, str]:
+    """`A=B` words as a mapping."""
+    pairs: dict[str, str] = {}
+    for word in given:
+        name, sign, value = word.partition("=")
+        if not sign or not name or not value:
+            raise BadInput(f"{flag} {word}: expected NAME=VALUE")
+        pairs[name] = value
+    return pairs
+
+
+async def _expected(invocation: Invocation, choice: Choice) -> tuple[Beginning, Expectation]:
+    async with AsyncExitStack() as stack:
+        environment = environments.load(choice.environment, invocation.home(), environ=invocation.environment)
+        stack.push_async_callback(environment.aclose)
+        made = await beginning(invocation.configuration, choice, environment, None)
+        return made, expected(made, invocation.configuration)
+
+
+def _say_expectation(invocation: Invocation, found: tuple[Beginning, Expectation], run: RunId) -> int:
+    _, expectation = found
+    output = invocation.output
+    output.data({"run": run, "dry_run": True, "expected": expectation})
+    output.facts(expectation.facts())
+    output.line("nothing was started (--dry-run)")
+    return 0
+
+
+def _driven(invocation: Invocation, run: RunId, given: Mapping[str, Any], choice: Choice | None) -> int:
+    output = invocation.output
+    try:
+        ended = run_async(_drive, invocation, run, given, choice)
+    except Interrupted:
+        output.note(f"interrupted; nothing is lost. Go on with: chime run resume {run}")
+        return 130
+    output.data(ended)
+    summary = ended.summary
+    output.line(
+        f"run {run}: {summary.successes} of {summary.scored} succeeded ({summary.score.estimate:.1%}, 95 % "
+        f"{summary.score.low:.1%} to {summary.score.high:.1%}), banks {summary.bank_sizes['planning']}+"
+        f"{summary.bank_sizes['execution']}" + (f"  [{', '.join(summary.labels)}]" if summary.labels else "")
+    )
+    if ended.control == "stopped":
+        raise RunStopped("stopped", f"run {run} stopped: {ended.reason}. Go on with: chime run resume {run}")
+    if ended.control == "paused":
+        output.note(f"run {run} is paused: {ended.reason}. Go on with: chime run resume {run}")
+        return 130
+    output.line(f"next: chime run show {run}, chime memory list {run}, chime log verify {run}")
+    return 1 if summary.abandoned else 0
+
+
+async def _drive(invocation: Invocation, run: RunId, given: Mapping[str, Any], choice: Choice | None) -> Ended:
+    configuration, home, output = invocation.configuration, invocation.home(), invocation.output
+    clock = SystemClock()
+    slots = configuration.run.slots
+    doing = Hands(
+        slots=slots, processes=given["processes"], in_process=given["in_process"], hosts=given["hosts"] or slots
+    )
+    live = LiveLine(output, clock)
+    async with interruptible(), AsyncExitStack() as stack:
+        log = await stack.enter_async_context(log_lines(configuration, home, output.interactive or output.json))
+        there = await stack.enter_async_context(
+            connections(home, configuration.redis.url, configuration.redis.prefix, clock)
+        )
+        if choice is not None:
+            await _begun(invocation, there, run, choice)
+        else:
+            await _resumed(invocation, there, run)
+        queue = await stack.enter_async_context(hands(there, home, invocation.environment, clock, doing, log))
+        controls = await drive(there, queue, clock, [run], live)
+        live.done()
+        summary = (await summarized(configuration.prices, there.store.open(run))).summary()
+        return Ended(run=run, control=controls[run], reason=summary.reason, summary=summary)
+    raise Interrupted
+
+
+async def _begun(invocation: Invocation, there: Connections, run: RunId, choice: Choice) -> None:
+    """The run's head is in the log: the same command again goes on with the same run."""
+    configuration = invocation.configuration
+    endpoint = configuration.endpoint("planner")
+    owner = await owner_of(endpoint, invocation.environment)
+    if owner == OWNER:
+        choice = replace(choice, labels=(*choice.labels, LABEL))
+    loaded = environments.load(
+        choice.environment, invocation.home(), limits=Limits(max_hosts=1), environ=invocation.environment
+    )
+    try:
+        made = await beginning(configuration, choice, cast("Environment", loaded), _server(there))
+    finally:
+        await loaded.aclose()
+    await made.prompts.store(there.blobs, run)
+    is_new = await begin(there.store.open(run), made.head)
+    total = made.head.started.tasks_total * made.head.started.config.epochs
+    word = "run" if is_new else "going on with run"
+    invocation.output.note(
+        f"{word} {run}: {total} episodes of {choice.environment}, policy {made.head.started.config.policy.name}"
+        + (", frozen" if choice.frozen else "")
+        + (f"  [{', '.join(choice.labels)}]" if choice.labels else "")
+    )
+
+
+async def _resumed(invocation: Invocation, there: Connections, run: RunId) -> None:
+    """The run is told that somebody goes on with it, and where its endpoints are now."""
+    server = _server(there)
+    log = await server.existing(run)
+    header = (await recorded_head(log)).started
+    if (await log.read_stream(RUN_STREAM))[-1].kind == "run_finished":
+        raise BadInput(f"run {run} is finished; `chime memory fork {run} --run NEW` starts another from its banks")
+    configuration = invocation.configuration
+    if _gives_endpoints(invocation):
+        wanted = operational(configuration)
+        if wanted != header.config.operational:
+            await tell(log, Noted(topic=OPERATIONAL, facts=wanted))
+    await tell(log, Operated(action="resume", target=run, author=getpass.getuser(), reason="chime run resume"))
+    invocation.output.note(f"going on with run {run}")
+
+
+def _gives_endpoints(invocation: Invocation) -> bool:
+    """Whether the configuration says anything about endpoints; else those of the header stay."""
+    origins = invocation.resolved.origins
+    return any(name.startswith(("models.", "roles.")) and origin.kind != "default" for name, origin in origins.items())
+
+
+def _server(there: Connections) -> Server:
+    return Server(
+        store=there.store, blobs=there.blobs, calls=there.calls, url=there.url, prefix=there.prefix, where=there.where
+    )

@@ -1,0 +1,155 @@
+"""Runs driven to their end by this process: workers beside it, a coordinator for each run, and what a person sees."""
+
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+import anyio
+import structlog
+
+from events.ids import RunId
+from infra.local_queue import LocalQueue
+from infra.telemetry import configure
+from runtime.ports import Clock, JobKind, JobQueue
+from workers.conductor import Control
+from workers.configuration import Configuration
+from workers.connections import Connections
+from workers.coordinator import RunCoordinator, RunView
+from workers.engine import engine
+from workers.processes import Child, workers
+
+_log = structlog.get_logger("chime.run")
+
+KINDS: tuple[JobKind, JobKind] = ("act", "diagnose")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hands:
+    """Who does the work of a run, and how much of it at once."""
+
+    #: episodes at once in one worker process
+    slots: int
+    #: act worker processes; the gate has one
+    processes: int = 1
+    #: no worker processes: everything in this one
+    in_process: bool = False
+    #: environment processes at once, in each act worker
+    hosts: int = 4
+
+
+class Interrupted(BaseException):
+    """SIGINT or SIGTERM: everything is closed on the way out, and the run can be resumed."""
+
+
+@asynccontextmanager
+async def hands(
+    there: Connections, home: Path, environment: Mapping[str, str], clock: Clock, doing: Hands, log: TextIO | None
+) -> AsyncIterator[JobQueue]:
+    """Workers that take jobs while the body runs; the queue to give them.
+
+    Args:
+        there: the server.
+        home: of this run.
+        environment: variables for children, and API keys by name.
+        clock: of the machine.
+        doing: how many of what.
+        log: where children write their log lines; None = where we do.
+    """
+    if doing.in_process:
+        queue = LocalQueue()
+        async with (
+            engine(there.store, there.blobs, there.calls, home, environment, clock, doing.hosts) as working,
+            anyio.create_task_group() as tasks,
+        ):
+            tasks.start_soon(queue.serve, working.advance, doing.slots)
+            try:
+                yield queue
+            finally:
+                queue.close()
+                tasks.cancel_scope.cancel()
+        return
+    shared = ["--home", str(home), "--slots", str(doing.slots), "-s", f"redis.prefix={there.prefix}"]
+    if not there.embedded:
+        # The address may hold a password: children get it as a variable, not as an argument that everybody can list.
+        environment = {**environment, "CHIME_REDIS_URL": there.url}
+    children = [Child(kind="act", arguments=[*shared, "--hosts", str(doing.hosts)])] * doing.processes
+    children.append(Child(kind="diagnose", arguments=shared))
+    async with workers(children, environment, log):
+        yield there.queue
+
+
+async def drive(
+    there: Connections,
+    queue: JobQueue,
+    clock: Clock,
+    runs: Sequence[RunId],
+    on_round: Callable[[RunId, RunView], None],
+) -> dict[RunId, Control]:
+    """Coordinate `runs` until each one is finished, paused or stopped; how each one stands then.
+
+    Raises:
+        FoldMismatch: a log that holds a fold we would not make.
+        Unreachable: the server does not answer any more.
+    """
+    controls: dict[RunId, Control] = {}
+
+    async def one(run: RunId) -> None:
+        coordinator = RunCoordinator(there.store.open(run), queue, clock, lambda view: on_round(run, view))
+        controls[run] = await coordinator.run()
+
+    async with anyio.create_task_group() as tasks:
+        for run in runs:
+            tasks.start_soon(one, run)
+    return controls
+
+
+@asynccontextmanager
+async def interruptible() -> AsyncIterator[None]:
+    """The body ends with `Interrupted` when SIGINT or SIGTERM arrives, closing what it has opened.
+
+    Raises:
+        Interrupted: a signal came.
+    """
+    came = False
+
+    async def watch(scope: anyio.CancelScope) -> None:
+        nonlocal came
+        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            async for _ in signals:
+                came = True
+                scope.cancel()
+                return
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(watch, tasks.cancel_scope)
+        yield
+        tasks.cancel_scope.cancel()
+    if came:
+        raise Interrupted
+
+
+@asynccontextmanager
+async def log_lines(configuration: Configuration, home: Path, quiet: bool) -> AsyncIterator[TextIO | None]:
+    """Where this process and its children write their log lines: stderr, or a file of the home beside a live line.
+
+    Args:
+        configuration: format and level.
+        home: holds `logs/`.
+        quiet: stderr belongs to a person.
+    """
+    settings = configuration.log
+    as_json = None if settings.format == "auto" else settings.format == "json"
+    if not quiet:
+        configure(sys.stderr, json=as_json, level=settings.level, service="run")
+        yield None
+        return
+    folder = home / "logs"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    with (folder / f"{os.getpid()}.log").open("a", encoding="utf-8", buffering=1) as file:
+        configure(file, json=True, level=settings.level, service="run")
+        yield file
