@@ -24,7 +24,9 @@ import anyio
 import anyio.to_thread
 import structlog
 from redis import Redis
+from redis.backoff import NoBackoff
 from redis.exceptions import BusyLoadingError, RedisError
+from redis.retry import Retry
 
 from events.errors import BadInput, Unreachable
 
@@ -122,7 +124,7 @@ def _folder(home: Path) -> Path:
 
 
 def _answers(one: Running) -> bool:
-    client = Redis(unix_socket_path=one.socket, socket_timeout=5)
+    client = _client(one.socket, 5)
     try:
         return bool(int(client.info("server")["process_id"]) == one.pid)
     except BusyLoadingError:
@@ -131,6 +133,11 @@ def _answers(one: Running) -> bool:
         return False
     finally:
         client.close()
+
+
+def _client(socket: str, timeout_s: float) -> Redis:
+    """A client that asks once: redis-py's own retries would wait for a server that is meant to be gone."""
+    return Redis(unix_socket_path=socket, socket_timeout=timeout_s, retry=Retry(NoBackoff(), 0))
 
 
 @asynccontextmanager
@@ -252,7 +259,7 @@ class _Use:
 
     def _ready(self, socket: Path, pidfile: Path) -> int:
         deadline = time.monotonic() + START_S
-        client = Redis(unix_socket_path=str(socket), socket_timeout=5)
+        client = _client(str(socket), 5)
         seen = False
         try:
             while time.monotonic() < deadline:
@@ -273,7 +280,7 @@ class _Use:
     def _stop(self) -> None:
         one = running(self._folder.parent)
         if one is not None:
-            client = Redis(unix_socket_path=one.socket, socket_timeout=STOP_S)
+            client = _client(one.socket, STOP_S)
             try:
                 client.shutdown(nosave=True)
             except (RedisError, OSError) as error:

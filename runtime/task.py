@@ -1,4 +1,4 @@
-"""Tasks, and what an environment says while an agent works on one: the six operations of the environment protocol as data.
+"""Tasks, and what an environment says while an agent works on one: the environment protocol's operations as data.
 
 Messages and tools are OpenAI chat messages and tool schemas. Gold data never appears here.
 """
