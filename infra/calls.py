@@ -4,8 +4,6 @@ A call is known by run, stream, stage, ordinal, retry ordinal and the SHA-256 of
 the stage's event is appended; whoever asks the same again, after a crash or at the same time, gets the stored answer.
 """
 
-import json
-from collections.abc import Sequence
 from hashlib import sha256
 from typing import Protocol, cast
 
@@ -15,8 +13,9 @@ from msgspec import Struct
 from redis.asyncio import Redis
 
 from events.codec import canonical
-from events.errors import ChimeError
+from events.errors import BadInput
 from events.ids import RunId
+from infra.blobs import get_messages, put_messages
 from infra.redis_client import our_errors
 from runtime.errors import ModelRefused, ModelUnavailable, RunStopped
 from runtime.ports import Blobs, CallKey, ChatAnswer, ChatModel, ChatRequest, Clock, TokenUsage
@@ -50,16 +49,28 @@ class CallRecord(Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
+class UnreadableCall(BadInput):
+    """A recorded call, or its answer, that is not of this format."""
+
+    def __init__(self, call: str, reason: str) -> None:
+        self.call, self.reason = call, reason
+        super().__init__(f"the record of call {call} cannot be read: {reason}")
+
+
 class CallStore(Protocol):
     """Records by field; the first writer of a field wins."""
 
-    async def get(self, run: RunId, field: str) -> bytes | None: ...
+    async def get(self, run: RunId, field: str) -> bytes | None:
+        """What is stored."""
+        ...
 
     async def put(self, run: RunId, field: str, record: bytes) -> bytes:
         """Store `record` unless the field is taken; what is stored."""
         ...
 
-    async def all(self, run: RunId) -> dict[str, bytes]: ...
+    async def all(self, run: RunId) -> dict[str, bytes]:
+        """Every record of the run by its field."""
+        ...
 
 
 class MemoryCalls:
@@ -114,6 +125,7 @@ class RecordedCalls:
 
         Raises:
             MissingBlob: a stored answer whose body is gone.
+            UnreadableCall: a stored answer that is not of this format.
         """
         digest = sha256(canonical(request)).hexdigest()
         field = f"{key.id} {digest}"
@@ -126,24 +138,27 @@ class RecordedCalls:
             await self._failed(request, key, digest, began, error)
             raise
         record = await self._record(request, key, digest, began, answer)
-        kept = await self._store.put(key.run, field, msgspec.json.encode(record))
+        written = msgspec.json.encode(record)
+        kept = await self._store.put(key.run, field, written)
         _log.info(
             "model_called", run_id=key.run, call=key.id, model_role=request.role, model=answer.model,
             tokens_in=answer.usage.prompt_tokens, tokens_out=answer.usage.completion_tokens,
             tokens_cached=answer.usage.cached_tokens, duration_ms=record.latency_ms, outcome=answer.finish_reason,
         )  # fmt: skip
         # Another worker may have been first: its answer is the one the episode goes on with.
-        return answer if kept == msgspec.json.encode(record) else await self._stored(key, kept)
+        return answer if kept == written else await self._stored(key, kept)
 
-    async def _stored(self, key: CallKey, record: bytes) -> ChatAnswer:
-        known = msgspec.json.decode(record, type=CallRecord)
-        _log.info("model_call_known", run_id=key.run, call=key.id, model_role=known.role)
-        return msgspec.json.decode(await self._blobs.get(key.run, known.answer), type=ChatAnswer)
+    async def _stored(self, key: CallKey, written: bytes) -> ChatAnswer:
+        record = _read_record(key.id, written)
+        answer = await answer_of(self._blobs, key.run, record)
+        if answer is None:
+            raise UnreadableCall(key.id, "it names no answer")
+        _log.info("model_call_known", run_id=key.run, call=key.id, model_role=record.role)
+        return answer
 
     async def _record(
         self, request: ChatRequest, key: CallKey, digest: str, began: float, answer: ChatAnswer | None
     ) -> CallRecord:
-        names = [await self._blobs.put(key.run, canonical(message)) for message in request.messages]
         rest = {"tools": request.tools, "schema": request.schema}
         return CallRecord(
             id=key.id,
@@ -152,7 +167,7 @@ class RecordedCalls:
             usage=answer.usage if answer else TokenUsage(),
             latency_ms=round(1000 * (self._clock.monotonic() - began)),
             finish_reason=answer.finish_reason if answer else "",
-            messages=await self._blobs.put(key.run, canonical(names)),
+            messages=await put_messages(self._blobs, key.run, request.messages),
             request=await self._blobs.put(key.run, canonical(rest)),
             answer=await self._blobs.put(key.run, msgspec.json.encode(answer)) if answer else "",
             sha256=digest,
@@ -174,20 +189,23 @@ class RecordedCalls:
 
 
 async def calls_of(store: CallStore, run: RunId, stream: str | None = None) -> list[CallRecord]:
-    """The recorded calls of a run, or of one of its streams, in the order in which they were made."""
-    records = [msgspec.json.decode(one, type=CallRecord) for one in (await store.all(run)).values()]
+    """The recorded calls of a run, or of one of its streams, in the order in which they were made.
+
+    Raises:
+        UnreadableCall: a record is not of this format.
+    """
+    records = [_read_record(field.split(" ")[0], written) for field, written in (await store.all(run)).items()]
     mine = [one for one in records if stream is None or one.id.startswith(f"{stream}/")]
     return sorted(mine, key=lambda one: (one.at, one.id))
 
 
-async def messages_of(blobs: Blobs, run: RunId, record: CallRecord) -> Sequence[Message]:
+async def messages_of(blobs: Blobs, run: RunId, record: CallRecord) -> list[Message]:
     """The messages of a call as they were sent.
 
     Raises:
         MissingBlob: a body is gone.
     """
-    names = msgspec.json.decode(await blobs.get(run, record.messages), type=list[str])
-    return [cast("Message", json.loads(await blobs.get(run, name))) for name in names]
+    return await get_messages(blobs, run, record.messages)
 
 
 async def answer_of(blobs: Blobs, run: RunId, record: CallRecord) -> ChatAnswer | None:
@@ -195,10 +213,19 @@ async def answer_of(blobs: Blobs, run: RunId, record: CallRecord) -> ChatAnswer 
 
     Raises:
         MissingBlob: the body is gone.
+        UnreadableCall: the body is not of this format.
     """
     if not record.answer:
         return None
+    body = await blobs.get(run, record.answer)
     try:
-        return msgspec.json.decode(await blobs.get(run, record.answer), type=ChatAnswer)
+        return msgspec.json.decode(body, type=ChatAnswer)
     except ValueError as error:
-        raise ChimeError(f"the recorded answer of call {record.id} cannot be read: {error}") from error
+        raise UnreadableCall(record.id, str(error)) from error
+
+
+def _read_record(call: str, written: bytes) -> CallRecord:
+    try:
+        return msgspec.json.decode(written, type=CallRecord)
+    except ValueError as error:
+        raise UnreadableCall(call, str(error)) from error

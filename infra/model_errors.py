@@ -3,43 +3,60 @@
 | condition | action |
 |---|---|
 | no connection, time-out, 408, 409, 425, 429, 5xx | try again, later |
-| a shape that is no completion (HTML, an event stream, no choices, half an object) | try again, twice at most |
-| 500 with the same body twice | refuse: this request poisons the server |
+| 200 that holds no completion (HTML, an event stream, no choices, half an object) | try again, twice at most |
+| 500 with the same body twice in a row | refuse: this request poisons the server |
+| a Retry-After beyond `LONGEST_RETRY_AFTER_S`, `x-should-retry: false` | give up |
 | response_format, max_tokens or temperature refused | ask in another way; not counted as a try |
 | context overflow, whatever the status | refuse |
 | other 4xx | refuse |
-| 401, 403, 402 or a used-up quota, an unknown model, a redirect | stop the run |
+| 401, 402, 403, a used-up quota, an unknown model, any 404, a redirect | stop the run |
+
+Endpoints word the same condition differently, and some echo the request in their error. What is matched is therefore
+the error's own fields, not the whole body, and no word that a task might contain by itself.
 """
 
+import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Literal
 
-Action = Literal["retry", "change", "refuse", "stop"]
+#: `give_up` = unavailable at once; `change` = ask the same in another way
+Action = Literal["retry", "give_up", "change", "refuse", "stop"]
 #: what a `change` steps down
 Capability = Literal["schema", "max_tokens", "temperature"]
 
-#: tries of one request after answers of these kinds, whatever the endpoint's own number is
-FEW: dict[str, int] = {"malformed": 2, "server_error": 2}
-
+#: further tries of one request after answers that are no completion, whatever the endpoint's own number is
+MALFORMED_RETRIES = 2
 #: the longest a server may make us wait before we call it unavailable, seconds
 LONGEST_RETRY_AFTER_S = 300.0
-#: waits longer than this make no sense while a server warms up, seconds
-WARM_UP_S = 5.0
+#: the longest pause between two tries, seconds; a server that loads its model is asked again sooner
+LONGEST_PAUSE_S, LONGEST_WARM_UP_PAUSE_S = 120.0, 5.0
+
+#: how much of what an error says is matched, and shown, characters
+_MATCHED, _SHOWN = 2000, 300
 
 _CONTEXT = re.compile(
-    r"context[ _](?:length|size|window)|maximum context|exceed_context|too many tokens|prompt is too long"
-    r"|range of input length|reduce the length",
+    r"context[ _](?:length|size|window|limit)|maximum context|exceed_context|too many (?:input )?tokens"
+    r"|prompt (?:is )?too long|range of input length|reduce the length of|input token count",
     re.IGNORECASE,
 )
-_QUOTA = re.compile(r"insufficient[ _](?:quota|balance)|exceeded your current quota|billing|arrearage", re.IGNORECASE)
-_SCHEMA = re.compile(r"response_format|json_schema|json_object|structured output|grammar|schema", re.IGNORECASE)
-_MODEL = re.compile(r"model[^.]{0,80}(?:not (?:found|exist)|does not exist|unknown)|model_not_found", re.IGNORECASE)
+_QUOTA = re.compile(
+    r"insufficient[ _](?:quota|balance|credit)|exceeded your current quota|billing[ _](?:hard[ _])?limit|arrearage",
+    re.IGNORECASE,
+)
+_MODEL = re.compile(
+    r"model[ _]not[ _](?:found|exist)|(?:not a valid|invalid|unknown|no such) model\b"
+    r"|\bmodel \S{1,120} (?:does not exist|not found)",
+    re.IGNORECASE,
+)
+_LOADING = re.compile(r"\bloading\b|\bwarming\b|\bstarting\b", re.IGNORECASE)
+_FORMAT = re.compile(r"response_format|json_schema|json_object|structured output|guided_json|grammar", re.IGNORECASE)
 _REFUSED = re.compile(
-    r"unsupported|not supported|unknown|unrecognized|invalid|unavailable|does not support", re.IGNORECASE
+    r"unsupported|not support|unknown|unrecognized|unrecognised|invalid|unavailable|failed|error resolving|unresolved",
+    re.IGNORECASE,
 )
 
 
@@ -50,75 +67,145 @@ class Failure:
     #: a short word for counts and logs
     kind: str
     action: Action
-    #: one line, never with a key or a prompt
+    #: one line; what an endpoint says, so a key or a prompt may stand in it until `without` takes the key out
     reason: str
     status: int | None = None
-    #: what the server asked for
+    #: what the server asked for, seconds in [0, LONGEST_RETRY_AFTER_S]
     retry_after_s: float | None = None
+    #: with `change` only
     capability: Capability | None = None
+
+    def without(self, secret: str) -> "Failure":
+        """The same, with `secret` blotted out of the reason."""
+        return replace(self, reason=self.reason.replace(secret, "***")) if secret else self
 
 
 def of_status(status: int, body: str, headers: Mapping[str, str], now: datetime) -> Failure:
-    """What a status other than 200 means."""
-    reason = f"{status} {_one_line(body)}".strip()
-    after = _retry_after_s(headers, now)
-    if _CONTEXT.search(body) and status in (400, 413, 422, 500):
-        return Failure(kind="context", action="refuse", reason=reason, status=status)
-    if status == 402 or _QUOTA.search(body):
-        return Failure(kind="quota", action="stop", reason=reason, status=status)
-    if status in (400, 422, 500, 501) and (capability := _refused_capability(body)) is not None:
-        return Failure(kind=f"no_{capability}", action="change", reason=reason, status=status, capability=capability)
+    """What a status outside 2xx means.
+
+    Args:
+        status: of the response, or the code of an error inside a 200.
+        body: as text; JSON, HTML or anything.
+        headers: names in lower case.
+        now: what a Retry-After date is compared with.
+    """
+    told = _told(body)
+    reason = f"{status} {one_line(told)}".strip()
+    failure = _of_words(status, told, reason)
+    if failure is not None:
+        return failure
     if status in (401, 403):
         return Failure(kind="key", action="stop", reason=reason, status=status)
     if status == 404:
-        kind = "model_not_found" if _MODEL.search(body) else "not_found"
-        return Failure(kind=kind, action="stop", reason=reason, status=status)
+        return Failure(kind="not_found", action="stop", reason=reason, status=status)
     if 300 <= status < 400:
-        target = headers.get("location", "elsewhere")
+        target = one_line(headers.get("location", "elsewhere"))
         told = f"{status}: the endpoint redirects to {target}; give that address as base_url if you trust it"
         return Failure(kind="redirect", action="stop", reason=told, status=status)
     if status in (408, 409, 425, 429) or status >= 500:
-        kind = {429: "rate_limited", 503: "warming_up", 500: "server_error"}.get(status, "unavailable")
-        return Failure(kind=kind, action="retry", reason=reason, status=status, retry_after_s=after)
+        return _later(status, told, reason, headers, now)
     return Failure(kind="refused", action="refuse", reason=reason, status=status)
 
 
-def _refused_capability(body: str) -> Capability | None:
-    if "max_tokens" in body and "max_completion_tokens" in body:
+def _of_words(status: int, told: str, reason: str) -> Failure | None:
+    """What the words of an error mean, before its status does; None where they say nothing."""
+    if status in (400, 413, 422, 500) and _CONTEXT.search(told):
+        return Failure(kind="context", action="refuse", reason=reason, status=status)
+    if status == 402 or (status in (400, 403, 429) and _QUOTA.search(told)):
+        return Failure(kind="quota", action="stop", reason=reason, status=status)
+    if status in (400, 404, 422) and _MODEL.search(told):
+        return Failure(kind="model_not_found", action="stop", reason=reason, status=status)
+    if status in (400, 422, 500, 501) and (capability := _refused_capability(told)) is not None:
+        return Failure(kind=f"no_{capability}", action="change", reason=reason, status=status, capability=capability)
+    return None
+
+
+def _refused_capability(told: str) -> Capability | None:
+    if "max_tokens" in told and "max_completion_tokens" in told:
         return "max_tokens"
-    if not _REFUSED.search(body):
+    if _FORMAT.search(told):
+        return "schema"
+    if not _REFUSED.search(told):
         return None
-    if "temperature" in body:
+    if "temperature" in told:
         return "temperature"
-    return "schema" if _SCHEMA.search(body) else None
+    return "schema" if "schema" in told.lower() else None
+
+
+def _later(status: int, told: str, reason: str, headers: Mapping[str, str], now: datetime) -> Failure:
+    kind = {408: "timeout", 429: "rate_limited", 500: "server_error"}.get(status, "unavailable")
+    if status == 503 and _LOADING.search(told):
+        kind = "warming_up"
+    after = _retry_after_s(headers, now)
+    if after is not None and after > LONGEST_RETRY_AFTER_S:
+        reason = f"{reason} (asks us to wait {after:.0f} s)"
+        return Failure(kind=kind, action="give_up", reason=reason, status=status)
+    action: Action = "give_up" if headers.get("x-should-retry", "").strip().lower() == "false" else "retry"
+    return Failure(kind=kind, action=action, reason=reason, status=status, retry_after_s=after)
 
 
 def malformed(what: str) -> Failure:
-    """An answer with 200 that is no completion."""
+    """A 200 that holds no completion."""
     return Failure(kind="malformed", action="retry", reason=f"200, but {what}", status=200)
 
 
+def of_error_object(error: object, now: datetime) -> Failure:
+    """What an error inside a 200 means: its code where that is a status, its words otherwise."""
+    code = error.get("code") if isinstance(error, dict) else None
+    body = json.dumps({"error": error}, ensure_ascii=False)
+    if isinstance(code, int) and 400 <= code < 600:
+        return of_status(code, body, {}, now)
+    told = _told(body)
+    return _of_words(400, told, f"200, but an error: {one_line(told)}") or malformed(f"an error: {one_line(told)}")
+
+
+def too_slow(timeout_s: float) -> Failure:
+    """A try that was cut off."""
+    return Failure(kind="timeout", action="retry", reason=f"no whole answer within {timeout_s:g} s")
+
+
 def unreachable(kind: str, error: BaseException) -> Failure:
-    """No answer at all."""
+    """No answer at all; the SDK keeps the transport's own error as the cause of its error."""
     cause = error.__cause__ or error
-    return Failure(kind=kind, action="retry", reason=f"{type(cause).__name__}: {_one_line(str(cause))}")
+    reason = ": ".join(filter(None, (type(cause).__name__, one_line(str(cause)))))
+    return Failure(kind=kind, action="retry", reason=reason)
+
+
+def one_line(text: str) -> str:
+    """`text` for a log line: white space folded, 300 characters at most."""
+    return " ".join(text.split())[:_SHOWN]
+
+
+def _told(body: str) -> str:
+    """What an error says: the message with code, type and parameter where it has them, the start of the body else."""
+    try:
+        plain = json.loads(body)
+    except (ValueError, RecursionError):
+        return body[:_MATCHED]
+    error = plain.get("error", plain) if isinstance(plain, dict) else plain
+    if isinstance(error, str):
+        return error[:_MATCHED]
+    if not isinstance(error, dict):
+        return body[:_MATCHED]
+    message = next((error[name] for name in ("message", "detail", "msg") if error.get(name)), None)
+    if isinstance(message, list):
+        # One entry a wrong field, each with the whole input beside it: its sense is in `msg`.
+        message = "; ".join(f"{one.get('loc')}: {one.get('msg')}" for one in message if isinstance(one, dict))
+    if not isinstance(message, str):
+        return body[:_MATCHED]
+    named = [str(error[name]) for name in ("code", "type", "param") if isinstance(error.get(name), (str, int))]
+    return f"{message} ({', '.join(named)})"[:_MATCHED] if named else message[:_MATCHED]
 
 
 def _retry_after_s(headers: Mapping[str, str], now: datetime) -> float | None:
-    """Seconds, from seconds or a date; None where the header says nothing."""
-    given = headers.get("retry-after", "").strip()
-    if not given:
-        return None
+    """Seconds >= 0, from milliseconds, seconds or a date; None where the headers say nothing."""
+    for name, unit_s in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        try:
+            return max(0.0, float(headers.get(name, "")) * unit_s)
+        except ValueError:
+            continue
     try:
-        return max(0.0, float(given))
-    except ValueError:
-        pass
-    try:
-        when = parsedate_to_datetime(given)
-    except ValueError:
+        when = parsedate_to_datetime(headers.get("retry-after", ""))
+    except (ValueError, OverflowError):
         return None
     return max(0.0, ((when if when.tzinfo else when.replace(tzinfo=UTC)) - now).total_seconds())
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())[:300]

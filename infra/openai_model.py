@@ -2,35 +2,39 @@
 
 import json
 import random
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime
+from ipaddress import ip_address
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 import anyio
 import structlog
-from openai import (
-    APIConnectionError,
-    APIError,
-    APIStatusError,
-    APITimeoutError,
-    AsyncOpenAI,
-    DefaultAsyncHttpx2Client,
-    Timeout,
-)
+from openai import APIConnectionError, APITimeoutError, AsyncOpenAI, DefaultAsyncHttpx2Client, Timeout
 
-from infra.model_errors import FEW, LONGEST_RETRY_AFTER_S, WARM_UP_S, Failure, malformed, of_status, unreachable
+from events.errors import BadInput
+from infra.model_errors import (
+    LONGEST_PAUSE_S,
+    LONGEST_WARM_UP_PAUSE_S,
+    MALFORMED_RETRIES,
+    Failure,
+    malformed,
+    of_error_object,
+    of_status,
+    one_line,
+    too_slow,
+    unreachable,
+)
 from runtime.errors import ModelRefused, ModelUnavailable, RunStopped
 from runtime.ports import CallKey, ChatAnswer, ChatRequest, Clock, Role, TokenUsage, ToolCall
 from runtime.settings import EndpointSettings, ModelSettings, Thinking
 
 _log = structlog.get_logger("chime.model")
 
-#: an answer larger than this is not read on, bytes
-LARGEST_ANSWER = 16 * 1024 * 1024
-#: the longest pause between two tries, seconds
-LONGEST_PAUSE_S = 120.0
+#: an answer, or an error, is not read beyond this, bytes
+LARGEST_ANSWER, LARGEST_ERROR = 16 * 1024 * 1024, 64 * 1024
 
 #: how each kind of endpoint is told not to think
 _THINKING: dict[Thinking, dict[str, Any]] = {
@@ -41,30 +45,34 @@ _THINKING: dict[Thinking, dict[str, Any]] = {
     "openai": {"reasoning_effort": "none"},
 }
 
+#: where the response hook leaves a body for `_exchange`
+_BODY = "chime_body"
+#: the SDK's own mark on a request: who made it reads the body
+_UNREAD = "x-stainless-raw-response"
+
 Format = Literal["json_schema", "json_object", "text"]
 _WEAKER: dict[Format, Format] = {"json_schema": "json_object", "json_object": "text"}
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Abilities:
-    """What one (endpoint, model) turned out to take; learnt from its refusals, for as long as the process lives."""
+    """What an endpoint's model takes, as far as its refusals have told."""
 
     format: Format = "json_schema"
     max_tokens: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     temperature: bool = True
 
-    def without(self, failure: Failure) -> bool:
-        """Step down what was refused; False where there is no step left."""
+    def after(self, failure: Failure, request: ChatRequest) -> "_Abilities | None":
+        """Without what was refused; None where `request` did not ask for it or nothing is left to leave out."""
         match failure.capability:
-            case "schema" if self.format in _WEAKER:
-                self.format = _WEAKER[self.format]
+            case "schema" if request.schema is not None and self.format in _WEAKER:
+                return replace(self, format=_WEAKER[self.format])
             case "max_tokens" if self.max_tokens == "max_tokens":
-                self.max_tokens = "max_completion_tokens"
+                return replace(self, max_tokens="max_completion_tokens")
             case "temperature" if self.temperature:
-                self.temperature = False
+                return replace(self, temperature=False)
             case _:
-                return False
-        return True
+                return None
 
 
 class _Failed(Exception):
@@ -81,56 +89,68 @@ class OpenAIModel:
         models: Mapping[Role, ModelSettings],
         endpoints: Mapping[Role, EndpointSettings],
         clients: Mapping[Role, AsyncOpenAI],
+        keys: Mapping[str, str],
         clock: Clock,
         rng: random.Random,
     ) -> None:
-        self._models, self._endpoints, self._clients = models, endpoints, clients
+        self._models, self._endpoints, self._clients, self._keys = models, endpoints, clients, keys
         self._clock, self._rng = clock, rng
+        #: (base_url, model) -> what the last answered request went without
         self._abilities: dict[tuple[str, str], _Abilities] = {}
 
     async def complete(self, request: ChatRequest, key: CallKey) -> ChatAnswer:
         """As `runtime.ports.ChatModel.complete`."""
         model, endpoint = self._models[request.role], self._endpoints[request.role]
-        abilities = self._abilities.setdefault((endpoint.base_url, model.model), _Abilities())
-        tries = 0
-        seen: dict[str, int] = {}
+        place = (endpoint.base_url, model.model)
+        abilities = self._abilities.get(place, _Abilities())
+        failures: list[Failure] = []
         while True:
             try:
-                return await self._ask(request, key, model, endpoint, abilities)
+                answer = await self._ask(request, key, model, endpoint, abilities)
             except _Failed as failed:
-                failure = failed.failure
-            if failure.action == "change" and abilities.without(failure):
+                failure = failed.failure.without(self._keys.get(endpoint.api_key_env, ""))
+            else:
+                # Only now: what was left out for a request that is refused all the same was not the reason.
+                self._abilities[place] = abilities
+                return answer
+            if (weaker := abilities.after(failure, request)) is not None:
                 _log.info("capability_refused", model=model.model, capability=failure.capability, reason=failure.reason)
+                abilities = weaker
                 continue
-            self._raise_final(failure, endpoint)
-            tries += 1
-            seen[failure.kind] = seen.get(failure.kind, 0) + 1
-            few = FEW.get(failure.kind, endpoint.retries)
-            if (
-                tries > endpoint.retries
-                or seen[failure.kind] > few
-                or (failure.retry_after_s or 0) > LONGEST_RETRY_AFTER_S
-            ):
-                raise ModelUnavailable(failure.kind, f"{endpoint.base_url}: {failure.reason} ({tries} tries)")
-            pause_s = self._pause_s(failure, tries, endpoint)
+            failures.append(failure)
+            self._raise_final(failures, endpoint)
+            pause_s = self._pause_s(failure, len(failures), endpoint)
             _log.warning(
                 "model_retried", call=key.id, run_id=key.run, model_role=request.role, kind=failure.kind,
-                attempt=tries, pause_s=round(pause_s, 2), reason=failure.reason,
+                attempt=len(failures), pause_s=round(pause_s, 2), reason=failure.reason,
             )  # fmt: skip
             await self._clock.sleep(pause_s)
 
-    @staticmethod
-    def _raise_final(failure: Failure, endpoint: EndpointSettings) -> None:
+    def _raise_final(self, failures: list[Failure], endpoint: EndpointSettings) -> None:
+        """Raise what the last failure means after those before it, unless it means another try.
+
+        Raises:
+            RunStopped, ModelRefused, ModelUnavailable: as `complete`.
+        """
+        failure = failures[-1]
+        told = f"{endpoint.base_url}: {failure.reason}"
         if failure.action == "stop":
-            raise RunStopped(failure.kind, f"{endpoint.base_url}: {failure.reason}")
+            if failure.kind == "key" and not self._keys.get(endpoint.api_key_env):
+                told += f" (no key was sent: {endpoint.api_key_env or 'api_key_env'} is empty)"
+            raise RunStopped(failure.kind, told)
         if failure.action in ("refuse", "change"):
             raise ModelRefused(failure.kind, failure.reason)
+        if failure.status == 500 and failure in failures[-2:-1]:
+            raise ModelRefused(failure.kind, f"twice the same: {failure.reason}")
+        spent = sum(one.kind == "malformed" for one in failures) > MALFORMED_RETRIES
+        if failure.action == "give_up" or spent or len(failures) > endpoint.retries:
+            raise ModelUnavailable(failure.kind, f"{told} ({len(failures)} tries)")
 
     def _pause_s(self, failure: Failure, tries: int, endpoint: EndpointSettings) -> float:
-        """Full jitter over a doubling pause, never less than the server asked for."""
-        longest = WARM_UP_S if failure.kind == "warming_up" else LONGEST_PAUSE_S
+        """What the server asked for, and full jitter over a pause that doubles."""
+        longest = LONGEST_WARM_UP_PAUSE_S if failure.kind == "warming_up" else LONGEST_PAUSE_S
         doubled = min(longest, endpoint.retry_base_s * 2 ** (tries - 1))
-        return max(self._rng.uniform(0, doubled), failure.retry_after_s or 0.0)
+        return (failure.retry_after_s or 0.0) + self._rng.uniform(0, doubled)
 
     async def _ask(
         self,
@@ -145,50 +165,29 @@ class OpenAIModel:
         Raises:
             _Failed: with what it means.
         """
+        client = self._clients[request.role]
         parameters = _parameters(request, model, abilities)
+        parameters["timeout"] = Timeout(None, connect=endpoint.connect_timeout_s)
         try:
+            # The whole exchange: a read time-out would start anew with every byte of a slow answer.
             with anyio.fail_after(endpoint.timeout_s):
-                body = await self._exchange(self._clients[request.role], parameters)
-        except (TimeoutError, APITimeoutError) as error:
+                async with client.chat.completions.with_streaming_response.create(**parameters) as response:
+                    body: bytes = response.http_response.extensions[_BODY]
+        except TimeoutError as error:
+            raise _Failed(too_slow(endpoint.timeout_s)) from error
+        except APITimeoutError as error:
             raise _Failed(unreachable("timeout", error)) from error
         except APIConnectionError as error:
             raise _Failed(unreachable("connection", error)) from error
-        except APIStatusError as error:
-            headers = {name.lower(): value for name, value in error.response.headers.items()}
-            raise _Failed(of_status(error.status_code, _error_text(error), headers, datetime.now(UTC))) from error
-        except APIError as error:
-            raise _Failed(malformed(str(error)[:200])) from error
-        return read_completion(body, key, wants_json=request.schema is not None)
-
-    @staticmethod
-    async def _exchange(client: AsyncOpenAI, parameters: Mapping[str, Any]) -> bytes:
-        async with client.chat.completions.with_streaming_response.create(**parameters) as response:
-            if response.status_code != 200:
-                headers = {name.lower(): value for name, value in response.headers.items()}
-                raise _Failed(of_status(response.status_code, "", headers, datetime.now(UTC)))
-            body = bytearray()
-            try:
-                async for chunk in response.iter_bytes():
-                    body += chunk
-                    if len(body) > LARGEST_ANSWER:
-                        break
-            except APIError:
-                raise
-            except Exception as error:  # noqa: BLE001 - the transport's own errors are not in the SDK's tree
-                raise _Failed(unreachable("connection", error)) from error
-            if len(body) > LARGEST_ANSWER:
-                raise _Failed(malformed(f"more than {LARGEST_ANSWER} bytes"))
-            return bytes(body)
+        return _completion(body, request, key, _now(self._clock))
 
 
-def _error_text(error: APIStatusError) -> str:
-    body = error.body
-    return (
-        body if isinstance(body, str) else json.dumps(body, ensure_ascii=False, default=str) if body else error.message
-    )
+def _now(clock: Clock) -> datetime:
+    return datetime.fromisoformat(clock.utc())
 
 
 def _parameters(request: ChatRequest, model: ModelSettings, abilities: _Abilities) -> dict[str, Any]:
+    """What the SDK is called with."""
     parameters: dict[str, Any] = {
         "model": model.model,
         "messages": request.messages,
@@ -209,51 +208,62 @@ def _parameters(request: ChatRequest, model: ModelSettings, abilities: _Abilitie
     return parameters
 
 
-def read_completion(body: bytes, key: CallKey, *, wants_json: bool) -> ChatAnswer:
+def _completion(body: bytes, request: ChatRequest, key: CallKey, now: datetime) -> ChatAnswer:
     """The answer in a completion's bytes, whatever else a server put there.
 
     Raises:
-        _Failed: malformed; what is wrong with it.
+        _Failed: it is none; what it is instead.
     """
-    try:
-        plain = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        start = body[:60].decode("utf-8", "replace")
-        raise _Failed(malformed(f"no JSON: {start!r}")) from error
-    if not isinstance(plain, dict):
-        raise _Failed(malformed(f"a JSON {type(plain).__name__}"))
-    if plain.get("error"):
-        raise _Failed(malformed(f"an error object: {str(plain['error'])[:200]}"))
-    choices = plain.get("choices")
-    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-        raise _Failed(malformed("no choices"))
-    message = choices[0].get("message")
-    if not isinstance(message, dict):
-        raise _Failed(malformed("no message in the first choice"))
-    content, reasoning = (
-        _text(message.get("content")),
-        _text(message.get("reasoning_content") or message.get("reasoning")),
-    )
-    if wants_json and not content.strip() and _is_object(reasoning):
+    plain, choice, message = _parts(body, now)
+    content = _text(message.get("content"))
+    reasoning = _text(message.get("reasoning_content") or message.get("reasoning"))
+    if request.schema is not None and not content.strip() and _is_object(reasoning):
+        _log.info("answer_in_reasoning", call=key.id, run_id=key.run)
         content = reasoning
-    calls = _tool_calls(message, key)
+    calls = _tool_calls(message.get("tool_calls"), key)
+    finish = _text(choice.get("finish_reason")) or ("tool_calls" if calls else "stop")
+    if not content and not calls and (refusal := _text(message.get("refusal"))):
+        content, finish = refusal, "content_filter"
     return ChatAnswer(
         content=content,
         tool_calls=calls,
-        finish_reason=str(choices[0].get("finish_reason") or ("tool_calls" if calls else "stop")),
+        finish_reason=finish,
         usage=_usage(plain.get("usage")),
-        model=str(plain.get("model") or ""),
+        model=_text(plain.get("model")),
         reasoning=reasoning,
     )
 
 
-def _text(content: object) -> str:
-    """Content as text, from a string or a list of parts."""
-    if isinstance(content, str):
-        return content
-    if isinstance(content, list):
-        return "".join(str(part.get("text") or "") for part in content if isinstance(part, dict))
-    return ""
+def _parts(body: bytes, now: datetime) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """The completion, its first choice and that choice's message.
+
+    Raises:
+        _Failed: one of them is missing or of another type, or there is an error in its place.
+    """
+    try:
+        plain = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise _Failed(malformed(f"no JSON: {one_line(body[:80].decode('utf-8', 'replace'))!r}")) from error
+    if not isinstance(plain, dict):
+        raise _Failed(malformed(f"a JSON {type(plain).__name__}"))
+    choices = plain.get("choices")
+    choice = choices[0] if isinstance(choices, list) and choices else None
+    if told := plain.get("error") or (isinstance(choice, dict) and choice.get("error")):
+        raise _Failed(of_error_object(told, now))
+    if not isinstance(choice, dict):
+        raise _Failed(malformed("no choices"))
+    message = choice.get("message")
+    if not isinstance(message, dict):
+        raise _Failed(malformed("no message in the first choice"))
+    return plain, choice, message
+
+
+def _text(given: object) -> str:
+    """Text from a string or a list of parts, in characters that UTF-8 has; "" for anything else."""
+    if isinstance(given, list):
+        parts = (one.get("text") if isinstance(one, dict) else one for one in given)
+        given = "".join(part for part in parts if isinstance(part, str))
+    return given.encode("utf-8", "replace").decode() if isinstance(given, str) else ""
 
 
 def _is_object(text: str) -> bool:
@@ -263,23 +273,24 @@ def _is_object(text: str) -> bool:
         return False
 
 
-def _tool_calls(message: Mapping[str, Any], key: CallKey) -> list[ToolCall]:
+def _tool_calls(given: object, key: CallKey) -> list[ToolCall]:
     """Every call with a name; an id that is missing or doubled is replaced by one of ours."""
-    given = message.get("tool_calls")
     calls: list[ToolCall] = []
     ids: set[str] = set()
     for place, one in enumerate(given if isinstance(given, list) else (), 1):
         function = one.get("function") if isinstance(one, dict) else None
-        if not isinstance(function, dict) or not isinstance(function.get("name"), str) or not function["name"]:
+        if not isinstance(function, dict) or not (name := _text(function.get("name"))):
             continue
         arguments = function.get("arguments")
         if not isinstance(arguments, str):
             arguments = json.dumps(arguments if arguments is not None else {}, ensure_ascii=False)
-        name = one.get("id")
-        if not isinstance(name, str) or not name or name in ids:
-            name = f"call-{key.ordinal}-{place}"
-        ids.add(name)
-        calls.append(ToolCall(id=name, name=function["name"], arguments=arguments))
+        id_ = _text(one.get("id"))
+        if not id_ or id_ in ids:
+            id_ = f"call-{key.ordinal}-{place}"
+            while id_ in ids:
+                id_ += "+"
+        ids.add(id_)
+        calls.append(ToolCall(id=id_, name=name, arguments=_text(arguments)))
     return calls
 
 
@@ -299,6 +310,9 @@ def _usage(given: object) -> TokenUsage:
     )
 
 
+# -- connections -----------------------------------------------------------------------------------------------------
+
+
 @asynccontextmanager
 async def openai_model(
     models: Mapping[Role, ModelSettings],
@@ -315,23 +329,112 @@ async def openai_model(
         keys: name of an environment variable -> the key it holds.
         clock: waits between tries.
         rng: jitter.
+
+    Raises:
+        BadInput: an address or a key that no request can be made with.
     """
-    clients: dict[tuple[str, str, float, float], AsyncOpenAI] = {}
+    sent = {name: key.strip() for name, key in keys.items()}
+    clients: dict[tuple[str, str], AsyncOpenAI] = {}
     async with AsyncExitStack() as stack:
         by_role: dict[Role, AsyncOpenAI] = {}
         for role, endpoint in endpoints.items():
-            same = (endpoint.base_url, endpoint.api_key_env, endpoint.timeout_s, endpoint.connect_timeout_s)
+            same = (endpoint.base_url, endpoint.api_key_env)
             if same not in clients:
-                http = DefaultAsyncHttpx2Client(
-                    follow_redirects=False, timeout=Timeout(endpoint.timeout_s, connect=endpoint.connect_timeout_s)
+                clients[same] = await stack.enter_async_context(
+                    _client(endpoint, sent.get(endpoint.api_key_env, ""), clock)
                 )
-                client = AsyncOpenAI(
-                    api_key=keys.get(endpoint.api_key_env, "") or "none",
-                    base_url=endpoint.base_url,
-                    max_retries=0,
-                    http_client=http,
-                )
-                clients[same] = await stack.enter_async_context(client)
             by_role[role] = clients[same]
         jitter = rng or random.Random()  # noqa: S311 - jitter is no secret
-        yield OpenAIModel(models, endpoints, by_role, clock, jitter)
+        yield OpenAIModel(models, endpoints, by_role, sent, clock, jitter)
+
+
+def _client(endpoint: EndpointSettings, key: str, clock: Clock) -> AsyncOpenAI:
+    """A client that sends what we say and nothing of the environment, and reads a body with a bound.
+
+    Raises:
+        BadInput: as `openai_model`.
+    """
+    host = _host(endpoint.base_url)
+    if not (key.isascii() and key.isprintable()):
+        raise BadInput(f"{endpoint.api_key_env} holds characters that no key has; is it a line of something else?")
+    http = DefaultAsyncHttpx2Client(
+        follow_redirects=False,
+        # Proxies of the environment are for the network, not for this machine.
+        trust_env=not _is_loopback(host),
+        event_hooks={"request": [_headers_of(key)], "response": [_reader(clock)]},
+    )
+    return AsyncOpenAI(api_key=key or "none", base_url=endpoint.base_url, max_retries=0, http_client=http)
+
+
+def _host(base_url: str) -> str:
+    try:
+        parts = urlsplit(base_url)
+        # Reading the port checks it.
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError as error:
+        raise BadInput(f"base_url {base_url!r}: {error}") from error
+    if parts.username is not None or parts.password is not None:
+        raise BadInput("base_url holds a user or password; put the key into the variable that api_key_env names")
+    if not usable:
+        raise BadInput(f"base_url {base_url!r} is no address that begins with http:// or https://")
+    return parts.hostname or ""
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+# The hooks' arguments are an httpx2.Request and an httpx2.Response: types of the SDK's dependency, which is not ours.
+
+
+def _headers_of(key: str) -> Callable[[Any], Awaitable[None]]:
+    """A request hook that writes the header anew.
+
+    The SDK adds organization, project and any header at all from `OPENAI_*` variables, and facts about this machine;
+    the HTTP client adds cookies that another answer has set.
+    """
+
+    async def rewrite(request: Any) -> None:
+        headers = {
+            "host": request.url.netloc.decode("ascii"),
+            "accept": "application/json",
+            "accept-encoding": "identity",
+            "content-type": "application/json",
+            "content-length": request.headers["content-length"],
+            "user-agent": "chime",
+            _UNREAD: request.headers[_UNREAD],
+        }
+        if key:
+            headers["authorization"] = f"Bearer {key}"
+        request.headers = type(request.headers)(headers)
+
+    return rewrite
+
+
+def _reader(clock: Clock) -> Callable[[Any], Awaitable[None]]:
+    """A response hook that reads the body.
+
+    Here, because whatever breaks inside a hook reaches us as the SDK's own error, and because the SDK reads errors
+    without a bound.
+    """
+
+    async def read(response: Any) -> None:
+        longest = LARGEST_ANSWER if response.is_success else LARGEST_ERROR
+        body = bytearray()
+        async with aclosing(response.aiter_bytes()) as chunks:
+            async for chunk in chunks:
+                body += chunk
+                if len(body) > longest:
+                    break
+        if not response.is_success:
+            headers = {name.lower(): value for name, value in response.headers.items()}
+            text = body[:longest].decode("utf-8", "replace")
+            raise _Failed(of_status(response.status_code, text, headers, _now(clock)))
+        if len(body) > longest:
+            raise _Failed(malformed(f"more than {longest} bytes"))
+        response.extensions[_BODY] = bytes(body)
+
+    return read
