@@ -14,6 +14,7 @@ from msgspec import UNSET, Struct, UnsetType
 from events.errors import BadInput
 from events.parameters import Parameters
 from runtime.ports import Role
+from runtime.protocol import Protocol
 from runtime.settings import MAX_TOKENS, EndpointSettings, EpisodeSettings, ModelSettings, Thinking
 
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -108,7 +109,7 @@ class RunSettings(Struct, frozen=True, kw_only=True):
     epochs: int = 1
     #: seed of the order of tasks
     ordering_seed: int = 42
-    protocol: Literal["table1", "text"] = "table1"
+    protocol: Protocol = "all"
     #: episodes that one worker process plays at once
     slots: int = 16
 

@@ -1,9 +1,10 @@
 """A run's header as a chime.toml that starts the same run again."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, get_args
 
 from events.kinds import RunStarted
+from runtime.protocol import Protocol
 from runtime.settings import EpisodeSettings
 from workers.configuration import ROLES, ModelDefaults
 from workers.layers import defaults
@@ -23,6 +24,10 @@ def run_file(header: RunStarted) -> str:
         },
         "episode": _known(EpisodeSettings.__struct_fields__, config.limits),
     }
+    if isinstance(config.agent.get("embedder"), str):
+        sections["embedder"] = {"name": config.agent["embedder"]}
+    if config.protocol.get("name") in get_args(Protocol):
+        sections["run"]["protocol"] = config.protocol["name"]
     for role in ROLES:
         endpoints: Mapping[str, Any] = config.operational.get("endpoints", {})
         given = {**config.models.get(role, {}), **endpoints.get(role, {})}

@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
-from importlib.metadata import version
 from pathlib import Path
 
 from redis.asyncio import Redis
@@ -20,10 +19,9 @@ from infra.list_log import ListLogStore
 from infra.redis_client import Durability, connected, durability, redacted
 from infra.redis_log import RedisLogStore
 from infra.redis_server import embedded_server
-from infra.telemetry import configure
 from runtime.ports import Blobs, EventLog, LogStore
-from workers.configuration import LoggingSettings
 from workers.invocation import Invocation
+from workers.logs import quiet_logs
 
 #: before the first event
 START = Position(0)
@@ -160,7 +158,7 @@ async def server(invocation: Invocation, *, making: bool = False) -> AsyncIterat
         BadInput: an address that is none, or a home that cannot be used.
     """
     configuration = invocation.configuration
-    _log_to_stderr(configuration.log)
+    quiet_logs(configuration.log)
     prefix, url = configuration.redis.prefix, configuration.redis.url
     if url:
         async with connected(url) as redis:
@@ -191,13 +189,6 @@ def _server(
         prefix=prefix,
         where=where,
     )
-
-
-def _log_to_stderr(settings: LoggingSettings) -> None:
-    """A reading command tells nothing but warnings, and never on stdout."""
-    as_json = {"auto": None, "console": False, "json": True}[settings.format]
-    level = "warning" if settings.level == "info" else settings.level
-    configure(json=as_json, level=level, version=version("chime-runtime"))
 
 
 @asynccontextmanager

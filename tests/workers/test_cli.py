@@ -177,6 +177,7 @@ def test_config_show_and_diff(folder, capsys):
         "models.retries": 15,
         "models.retry_base_s": 50,
         "policy.beta": "0.3",
+        "run.protocol": "table1",
     }
 
 

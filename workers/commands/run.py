@@ -148,7 +148,8 @@ def compare(invocation: Invocation, first: str, second: str, limit: int) -> None
         pairs = found.pairs
         output.line(
             f"both {pairs.both}, only {found.first.run} {pairs.first_only}, "
-            f"only {found.second.run} {pairs.second_only}, neither {pairs.neither}; exact McNemar p = {found.p_value:.3g}"
+            f"only {found.second.run} {pairs.second_only}, neither {pairs.neither}; "
+            f"exact McNemar p = {found.p_value:.3g}"
         )
     for warning in found.warnings:
         output.note(f"note: {warning}")

@@ -6,7 +6,7 @@ import click
 
 from events.codec import draft
 from events.errors import BadInput
-from events.ids import RUN_STREAM, RunId, Version
+from events.ids import RUN_STREAM, Version, run_id
 from events.kinds import Operated
 from infra.rq_queue import RqQueue
 from runtime.ports import EventLog, Origin, Taken
@@ -79,20 +79,23 @@ async def _finish(there: Server, log: EventLog) -> bool:
 @chime_command("delete", short_help="Delete a run: log, blobs and queue keys.")
 @click.argument("run")
 @click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")
-@click.option("--force", is_flag=True, help="Also a run that is not finished.")
+@click.option("--force", is_flag=True, help="Also a run that is not finished, or what is left of one.")
 def delete(invocation: Invocation, run: str, dry_run: bool, force: bool) -> None:
     """Delete all that the server and the home hold of RUN. Export it first if you may want it back."""
+    target = run_id(run)
 
     async def work() -> dict[str, int]:
         async with server(invocation) as there:
-            log = await there.existing(run)
-            status = (await summarized(invocation.configuration.prices, log)).summary().status
-            if status not in _FINISHED and not (force or dry_run):
-                raise BadInput(f"run {run} is {status}; cancel it first (chime run cancel {run}), or add --force")
+            if not force:
+                # With --force also what a deletion that was cut short has left: no log, but bodies or jobs.
+                log = await there.existing(run)
+                status = (await summarized(invocation.configuration.prices, log)).summary().status
+                if status not in _FINISHED and not dry_run:
+                    raise BadInput(f"run {run} is {status}; cancel it first (chime run cancel {run}), or add --force")
             async with RqQueue(there.url, there.prefix) as queue:
-                counts = {"queue keys": await queue.forget(RunId(run), dry_run=dry_run)}
-            counts |= await there.store.delete(RunId(run), dry_run=dry_run)
-            return counts | {"blobs": await there.blobs.delete(RunId(run), dry_run=dry_run)}
+                counts = {"queue keys": await queue.forget(target, dry_run=dry_run)}
+            counts |= await there.store.delete(target, dry_run=dry_run)
+            return counts | {"blobs": await there.blobs.delete(target, dry_run=dry_run)}
 
     counts = run_async(work)
     invocation.output.data({"run": run, "dry_run": dry_run, "deleted": counts})
