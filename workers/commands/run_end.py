@@ -4,14 +4,14 @@ import getpass
 
 import click
 
-from events.codec import draft
 from events.errors import BadInput
-from events.ids import RUN_STREAM, Version, run_id
+from events.ids import run_id
 from events.kinds import Operated
 from infra.rq_queue import RqQueue
-from runtime.ports import EventLog, Origin, Taken
+from runtime.ports import EventLog
 from workers.conductor import Conductor
 from workers.invocation import Invocation, chime_command, run_async
+from workers.run_stream import tell
 from workers.sources import START, Server, server
 from workers.views.summary import Summary, summarized
 
@@ -38,7 +38,7 @@ def cancel(invocation: Invocation, run: str, reason: str, dry_run: bool) -> None
             if dry_run:
                 return before, False
             if before.status != "cancelled":
-                await _tell(log, Operated(action="cancel", target=run, author=getpass.getuser(), reason=reason))
+                await tell(log, Operated(action="cancel", target=run, author=getpass.getuser(), reason=reason))
             return before, await _finish(there, log)
 
     before, finished = run_async(work)
@@ -51,14 +51,6 @@ def cancel(invocation: Invocation, run: str, reason: str, dry_run: bool) -> None
         output.line(f"run {run} is finished; {left} of {before.episodes_total} episodes were not begun")
     else:
         output.line(f"run {run} is cancelled; it is finished once its open episodes end (chime run resume {run})")
-
-
-async def _tell(log: EventLog, event: Operated) -> None:
-    """Append `event` to the run's stream, after whatever is written there meanwhile."""
-    while True:
-        version = Version(len(await log.read_stream(RUN_STREAM)) + 1)
-        if not isinstance(await log.append(RUN_STREAM, version, [draft(event)], Origin(cause=None)), Taken):
-            return
 
 
 async def _finish(there: Server, log: EventLog) -> bool:
