@@ -47,10 +47,11 @@ _QUOTA = re.compile(
     r"insufficient[ _](?:quota|balance|credit)|exceeded your current quota|billing[ _](?:hard[ _])?limit|arrearage",
     re.IGNORECASE,
 )
-_MODEL = re.compile(
-    r"model[ _]not[ _](?:found|exist)|(?:not a valid|invalid|unknown|no such) model\b"
-    r"|\bmodel \S{1,120} (?:does not exist|not found)",
-    re.IGNORECASE,
+_MODEL = re.compile(r"model[ _]not[ _]|no such model|\bmodel \S{1,120} (?:does not exist|not found)", re.IGNORECASE)
+# With 400 an endpoint may be repeating a prompt, and prompts speak of balances and of models of cars.
+_QUOTA_400 = re.compile(r"billing_hard_limit_reached|arrearage", re.IGNORECASE)
+_MODEL_400 = re.compile(
+    r"model_not_(?:found|exist)|^model not exist|is not a valid model|invalid model name", re.IGNORECASE
 )
 _LOADING = re.compile(r"\bloading\b|\bwarming\b|\bstarting\b", re.IGNORECASE)
 _FORMAT = re.compile(r"response_format|json_schema|json_object|structured output|guided_json|grammar", re.IGNORECASE)
@@ -111,9 +112,9 @@ def _of_words(status: int, told: str, reason: str) -> Failure | None:
     """What the words of an error mean, before its status does; None where they say nothing."""
     if status in (400, 413, 422, 500) and _CONTEXT.search(told):
         return Failure(kind="context", action="refuse", reason=reason, status=status)
-    if status == 402 or (status in (400, 403, 429) and _QUOTA.search(told)):
+    if status == 402 or (status in (400, 403, 429) and (_QUOTA_400 if status == 400 else _QUOTA).search(told)):
         return Failure(kind="quota", action="stop", reason=reason, status=status)
-    if status in (400, 404, 422) and _MODEL.search(told):
+    if status in (400, 404, 422) and (_MODEL if status == 404 else _MODEL_400).search(told):
         return Failure(kind="model_not_found", action="stop", reason=reason, status=status)
     if status in (400, 422, 500, 501) and (capability := _refused_capability(told)) is not None:
         return Failure(kind=f"no_{capability}", action="change", reason=reason, status=status, capability=capability)
@@ -156,7 +157,8 @@ def of_error_object(error: object, now: datetime) -> Failure:
     if isinstance(code, int) and 400 <= code < 600:
         return of_status(code, body, {}, now)
     told = _told(body)
-    return _of_words(400, told, f"200, but an error: {one_line(told)}") or malformed(f"an error: {one_line(told)}")
+    failure = malformed(f"an error: {one_line(told)}")
+    return _of_words(400, told, failure.reason) or _of_words(429, told, failure.reason) or failure
 
 
 def too_slow(timeout_s: float) -> Failure:
