@@ -1,19 +1,19 @@
 """A log checked against the fold: operations and digest at every version, every recall, every version and position."""
 
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from events import policies
-from events.bank import Banks, evolve
+from events.bank import evolve
 from events.codec import decode, decode_as
-from events.errors import FoldMismatch, VersionGap
+from events.errors import FoldMismatch, UnreadableEvent, VersionGap
 from events.fold import REPLAY_KINDS, State, decide, next_fold, step
-from events.ids import StreamId
-from events.kinds import Retrieved, RunConfig
+from events.ids import StreamId, episode_of
+from events.kinds import Retrieved
 from events.log import Recorded
 from events.policies import Policy
 from events.recall import recall
+from events.window import Window
 
 
 @dataclass(slots=True)
@@ -36,7 +36,12 @@ class Verifier:
     _state: State = field(default_factory=State)
     _policy: Policy | None = None
     _versions: dict[StreamId, int] = field(default_factory=dict)
-    _window: deque[Banks] = field(default_factory=deque)
+    _window: Window | None = None
+
+    @property
+    def state(self) -> State:
+        """The log so far, as decided again."""
+        return self._state
 
     def feed(self, recorded: Recorded) -> None:
         """Check one more event.
@@ -47,7 +52,6 @@ class Verifier:
             UnreadableEvent: data that is none, or an unknown kind or schema.
         """
         self._check_order(recorded)
-        before = self._state.banks
         if recorded.kind == "folded" and self._policy is not None:
             self._state = self._checked_fold(recorded, self._policy)
         elif recorded.kind in REPLAY_KINDS:
@@ -58,11 +62,9 @@ class Verifier:
             decode(recorded)
         if self._policy is None:
             self._policy = policies.recorded(self._state.begun().config.policy)
-            self._window = deque([self._state.banks], maxlen=_window(self._state.begun().config))
-        elif recorded.kind == "seeded":
-            self._window[-1] = self._state.banks
-        elif self._state.banks is not before:
-            self._window.append(self._state.banks)
+            self._window = Window(self._state.begun().config, self._state.banks)
+        elif self._window is not None and recorded.kind in ("seeded", "folded"):
+            self._window.add(self._state.banks)
         self.report.events += 1
         self.report.digest = ""
 
@@ -89,10 +91,15 @@ class Verifier:
 
     def _check_recall(self, recorded: Recorded, policy: Policy) -> None:
         event = decode_as(recorded, Retrieved)
-        banks = next((one for one in self._window if one.version == event.bank_version), None)
+        assert self._window is not None  # noqa: S101 - made with the policy
+        config, t = self._state.begun().config, episode_of(recorded.stream)
+        if t is None:
+            raise UnreadableEvent(recorded.id, "retrieved belongs to an episode")
+        due = 0 if config.frozen else event.bank_version if config.lag == "latest" else max(0, t + 1 - config.lag)
+        if event.bank_version != due or due > self._state.banks.version:
+            raise FoldMismatch(recorded.id, "bank version", event.bank_version, min(due, self._state.banks.version))
+        banks = self._window.at(event.bank_version)
         if banks is None:
-            if event.bank_version > self._state.banks.version:
-                raise FoldMismatch(recorded.id, "bank version", event.bank_version, self._state.banks.version)
             self.report.unchecked_recalls += 1
             return
         found = recall(banks, (event.stage,), event.query.vector, policy.parameters)
@@ -107,11 +114,6 @@ class Verifier:
         """The report, with the digest of the newest version."""
         self.report.digest = self._state.banks.digest()
         return self.report
-
-
-def _window(config: RunConfig) -> int:
-    """How many versions a reader can be behind: an open episode t reads max(0, t+1-L), and t is not folded yet."""
-    return (config.lag if config.lag != "latest" else 0) + 2 * config.concurrency + 1
 
 
 def verify(events: Iterable[Recorded]) -> Verified:

@@ -119,8 +119,9 @@ class Conductor:
                 self.progress.scores[t] = event.success
             case Diagnosed():
                 self.progress.diagnosed += 1
-                self.progress.labels[event.label] += event.degraded is None
-                if event.degraded is not None:
+                if event.degraded is None:
+                    self.progress.labels[event.label] += 1
+                else:
                     self.progress.degraded[event.degraded] += 1
                 self.progress.calls += event.usage.calls
             case Abandoned():

@@ -1,12 +1,11 @@
 """Folds a run's diagnoses in stream order and says so in the log: the only writer of `folded`."""
 
-from collections import deque
 from dataclasses import replace
 
 import structlog
 
 from events import policies
-from events.bank import Banks, evolve
+from events.bank import evolve
 from events.codec import decode, draft
 from events.errors import FoldMismatch
 from events.fold import State, decide, step
@@ -15,6 +14,7 @@ from events.kinds import Folded, Retrieved
 from events.log import Recorded
 from events.policies import Policy
 from events.recall import recall
+from events.window import Window
 from runtime.ports import EventLog, Origin, Taken
 
 _log = structlog.get_logger("chime.projector")
@@ -27,7 +27,7 @@ class Projector:
         self._events = log
         self._state = State()
         self._policy: Policy | None = None
-        self._window: deque[Banks] = deque()
+        self._window: Window | None = None
         #: t -> id of the event that ended episode t
         self._causes: dict[int, str] = {}
         #: ids of `retrieved` events whose candidates are not what the recall gives
@@ -55,17 +55,13 @@ class Projector:
             self._check(recorded)
         if recorded.kind in ("diagnosed", "abandoned") and (t := episode_of(recorded.stream)) is not None:
             self._causes[t] = recorded.id
-        before = self._state.banks
         self._state = step(self._state, recorded)
-        if recorded.kind == "run_started":
+        if self._window is None:
             config = self._state.begun().config
             self._policy = policies.recorded(config.policy)
-            lag = config.lag if config.lag != "latest" else 0
-            self._window = deque([self._state.banks], maxlen=lag + 2 * config.concurrency + 1)
-        elif self._state.banks.version > before.version:
-            self._window.append(self._state.banks)
-        elif self._state.banks is not before:
-            self._window[-1] = self._state.banks
+            self._window = Window(config, self._state.banks)
+        elif recorded.kind in ("seeded", "folded"):
+            self._window.add(self._state.banks)
 
     async def fold(self) -> int:
         """Append `folded` for every episode that has ended, as far as the order allows; how many.
@@ -91,7 +87,8 @@ class Projector:
         if isinstance(result, Taken):
             raise FoldMismatch(result.stored.id, "folded", result.stored.data.decode(), draft(event).data.decode())
         self._state = replace(self._state, banks=evolved, waiting=waiting)
-        self._window.append(evolved)
+        if self._window is not None:
+            self._window.add(evolved)
         _log.info(
             "folded",
             run_id=self._events.run,
@@ -106,9 +103,9 @@ class Projector:
     def _check(self, recorded: Recorded) -> None:
         """Recompute a recorded recall: a store that answered wrongly is found here."""
         event = decode(recorded)
-        if not isinstance(event, Retrieved) or self._policy is None:
+        if not isinstance(event, Retrieved) or self._policy is None or self._window is None:
             return
-        banks = next((one for one in self._window if one.version == event.bank_version), None)
+        banks = self._window.at(event.bank_version)
         if banks is None:
             return
         found = recall(banks, (event.stage,), event.query.vector, self._policy.parameters)

@@ -1,6 +1,5 @@
 """A process's own copy of a run's banks, kept by reading the log and evolving: exact, in memory, without tokens."""
 
-from collections import deque
 from collections.abc import Sequence
 
 import anyio
@@ -14,6 +13,7 @@ from events.ids import BankVersion, MemoryId, Stage
 from events.kinds import Query, RunStarted
 from events.policies import Policy
 from events.recall import recall
+from events.window import Window
 from runtime.ports import EventLog, Recalled
 
 _log = structlog.get_logger("chime.replica")
@@ -33,7 +33,7 @@ class Replica:
     def _forget(self) -> None:
         self._state = State()
         self._policy: Policy | None = None
-        self._window: deque[Banks] = deque([self._state.banks])
+        self._window: Window | None = None
 
     async def header(self) -> RunStarted:
         """The run header.
@@ -65,10 +65,12 @@ class Replica:
             await self._catch_up()
             if self._state.banks.version < version:
                 await self._log.wait(self._state.position, _PATIENCE_S)
-        oldest = self._window[0].version
-        if version < oldest:
+        assert self._window is not None  # noqa: S101 - made with the header, which was read above
+        banks = self._window.at(version)
+        if banks is None:
+            oldest = self._window.oldest
             raise Mismatch(f"bank version {version} of run {self._log.run} is gone; the oldest held is {oldest}")
-        return self._window[version - oldest]
+        return banks
 
     async def recall(self, stage: Stage, query: Query, version: BankVersion) -> Recalled:
         """Equation (5) over the stage's bank at `version`."""
@@ -101,19 +103,12 @@ class Replica:
             return
         async for page in self._log.pages(self._state.position, REPLAY_KINDS):
             for recorded in page:
-                banks = self._state.banks
                 self._state = step(self._state, recorded)
-                if recorded.kind == "run_started":
-                    self._begin(self._state.begun())
-                elif self._state.banks.version > banks.version:
-                    self._window.append(self._state.banks)
-                elif self._state.banks is not banks:
-                    self._window[-1] = self._state.banks
+                if self._window is None:
+                    config = self._state.begun().config
+                    self._policy = policies.recorded(config.policy)
+                    self._window = Window(config, self._state.banks)
+                elif recorded.kind in ("seeded", "folded"):
+                    self._window.add(self._state.banks)
         # The filter skips kinds, so the last event read may stand before the head.
         self._state = self._state.at_least(head)
-
-    def _begin(self, header: RunStarted) -> None:
-        self._policy = policies.recorded(header.config.policy)
-        lag = header.config.lag if header.config.lag != "latest" else 0
-        # An open episode t reads max(0, t+1-L) and t is not folded; the gate reads the same version later.
-        self._window = deque([self._state.banks], maxlen=lag + 2 * header.config.concurrency + 1)
