@@ -28,10 +28,16 @@ def run_file(header: RunStarted) -> str:
         sections["embedder"] = {"name": config.agent["embedder"]}
     if config.protocol.get("name") in get_args(Protocol):
         sections["run"]["protocol"] = config.protocol["name"]
+    endpoints: Mapping[str, Any] = config.operational.get("endpoints", {})
+    roles = {
+        role: _known(ModelDefaults.__struct_fields__, {**config.models.get(role, {}), **endpoints.get(role, {})})
+        for role in ROLES
+    }
+    first = roles[ROLES[0]]
+    common = {name: value for name, value in first.items() if all(roles[role].get(name) == value for role in ROLES)}
+    sections["models"] = common
     for role in ROLES:
-        endpoints: Mapping[str, Any] = config.operational.get("endpoints", {})
-        given = {**config.models.get(role, {}), **endpoints.get(role, {})}
-        sections[f"roles.{role}"] = _known(ModelDefaults.__struct_fields__, given)
+        sections[f"roles.{role}"] = {name: value for name, value in roles[role].items() if name not in common}
     return "\n".join([_head(header), *_sections(sections)])
 
 

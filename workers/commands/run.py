@@ -35,8 +35,9 @@ def list_runs(invocation: Invocation) -> None:
         [
             [
                 one.run, one.status, one.environment, one.policy + (" frozen" if one.frozen else ""),
-                f"{one.episodes}/{one.episodes_total}", f"{one.score.estimate:.1%} of {one.scored}",
-                f"{one.score.low:.1%} to {one.score.high:.1%}",
+                f"{one.episodes}/{one.episodes_total}",
+                f"{one.score.estimate:.1%} of {one.scored}" if one.scored else "-",
+                f"{one.score.low:.1%} to {one.score.high:.1%}" if one.scored else "-",
                 f"{one.bank_sizes['planning']}+{one.bank_sizes['execution']}", _cost(one), one.started_at[:19] + "Z",
                 ", ".join(one.labels),
             ]
@@ -81,8 +82,7 @@ def _facts(one: Summary) -> dict[str, object]:
         "models": ", ".join(f"{role} {model}" for role, model in one.models.items()),
         "lag": f"{one.lag} (concurrency {one.concurrency}, epochs {one.epochs})",
         "episodes": f"{one.episodes} of {one.episodes_total} begun, {one.abandoned} abandoned",
-        "score": f"{one.successes} of {one.scored}: {one.score.estimate:.1%}, 95 % {one.score.low:.1%} to "
-        f"{one.score.high:.1%} (Wilson)",
+        "score": _score(one),
         "attribution": labels + (f"; degraded: {_counts(one.degraded)}" if one.degraded else ""),
         "banks": f"version {one.bank_version}: {one.bank_sizes['planning']} planning, "
         f"{one.bank_sizes['execution']} execution",
@@ -94,6 +94,14 @@ def _facts(one: Summary) -> dict[str, object]:
     if seed is not None:
         facts["seed bank"] = f"{seed['run']} at version {seed['version']}"
     return facts
+
+
+def _score(one: Summary) -> str:
+    if not one.scored:
+        return "none yet"
+    score = one.score
+    interval = f"95 % {score.low:.1%} to {score.high:.1%} (Wilson)"
+    return f"{one.successes} of {one.scored}: {score.estimate:.1%}, {interval}"
 
 
 def _counts(counts: dict[str, int]) -> str:

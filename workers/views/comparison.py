@@ -123,7 +123,7 @@ def _warnings(first: Summarizer, second: Summarizer) -> list[str]:
             warnings.append(
                 f"run {summary.run} is not finished ({summary.episodes} of {summary.episodes_total} episodes)"
             )
-        warnings.extend(f"run {summary.run} is a {label}" for label in summary.labels)
+        warnings.extend(f"run {summary.run} is labelled {label}" for label in summary.labels)
     return warnings
 
 
