@@ -1,6 +1,5 @@
 """What is wrong outside of us: one line on stderr that says what to do, the documented exit code, nothing lost."""
 
-import re
 import socket
 from pathlib import Path
 
