@@ -6,7 +6,7 @@ import anyio
 import anyio.lowlevel
 
 from events.codec import content_sha256, recorded
-from events.errors import VersionGap
+from events.errors import Mismatch, VersionGap
 from events.ids import Position, RunId, StreamId, Version
 from events.log import Draft, Recorded
 from runtime.ports import Appended, Clock, Origin, StreamIndex, Taken
@@ -99,6 +99,23 @@ class ListLog:
         await anyio.lowlevel.checkpoint()
         return Position(len(self._events))
 
+    def restore(self, events: Sequence[Recorded]) -> None:
+        """Events as they were recorded, into this empty log; see `runtime.ports.LogStore.restore`."""
+        if self._events:
+            raise Mismatch(f"run {self._run} is there already, with {len(self._events)} events")
+        streams: dict[StreamId, list[Recorded]] = {}
+        for position, one in enumerate(events, 1):
+            there = streams.setdefault(one.stream, [])
+            if (one.position, one.version) != (position, len(there) + 1):
+                where = f"restore to {self._run}, stream {one.stream}"
+                if one.position != position:
+                    raise VersionGap(where, position, one.position)
+                raise VersionGap(where, len(there) + 1, one.version)
+            there.append(one)
+        self._events, self._streams = list(events), streams
+        self._news.set()
+        self._news = anyio.Event()
+
     def _check(self, after: Position) -> None:
         if after > len(self._events):
             raise VersionGap(f"head of run {self._run}", after, len(self._events))
@@ -127,3 +144,9 @@ class ListLogStore:
         if not dry_run:
             del self._logs[run]
         return {"events": await log.head()}
+
+    async def restore(self, run: RunId, pages: AsyncIterator[Sequence[Recorded]]) -> Position:
+        """As `runtime.ports.LogStore.restore`."""
+        events = [one async for page in pages for one in page]
+        self.open(run).restore(events)
+        return Position(len(events))

@@ -5,14 +5,17 @@ command that ran twice leave one event. No WATCH, no ids of the server's making,
 """
 
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from importlib.resources import files
 from typing import Any, cast
 
+import anyio
 import structlog
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from events.errors import Mismatch, VersionGap
+from events.codec import content_sha256
+from events.errors import Mismatch, Unreachable, VersionGap
 from events.ids import Position, RunId, StreamId, Version, run_id
 from events.log import Draft, Recorded
 from infra.redis_client import COMMAND_S, Durability, our_errors
@@ -29,6 +32,13 @@ _WAITAOF_S = 5.0
 
 _APPEND = (files("infra") / "append.lua").read_text()
 _READ_STREAM = (files("infra") / "read_stream.lua").read_text()
+#: KEYS restored log and index, then the run's own: the names change in one step, unless the run has a log
+_PUBLISH = """
+if redis.call('EXISTS', KEYS[3], KEYS[4]) > 0 then return 0 end
+redis.call('RENAME', KEYS[1], KEYS[3])
+redis.call('RENAME', KEYS[2], KEYS[4])
+return 1
+"""
 
 #: one entry as redis-py answers it: id, fields
 _Entry = tuple[bytes, dict[bytes, bytes]]
@@ -86,7 +96,7 @@ class RedisLog:
         match reply:
             case [b"ok", written, *positions]:
                 if written and self._waitaof and _DURABLE_AFTER & {one.kind for one in drafts}:
-                    await self._written_to_disk()
+                    await _written_to_disk(self._redis, self._run, self._where)
                 return Appended(positions=[Position(int(one)) for one in positions], written=int(written))
             case [b"taken", entry]:
                 return Taken(stored=self._recorded(_paired(entry)))
@@ -102,12 +112,6 @@ class RedisLog:
             if str(error).startswith("BROKEN"):
                 raise Mismatch(f"run {self._run}: {str(error).removeprefix('BROKEN ')}") from error
             raise
-
-    async def _written_to_disk(self) -> None:
-        with our_errors(self._where):
-            reply = await self._redis.waitaof(1, 0, int(_WAITAOF_S * 1000))
-        if not reply or not int(reply[0]):
-            _log.warning("append_not_on_disk", run_id=self._run, waited_s=_WAITAOF_S)
 
     async def read_stream(self, stream: StreamId) -> list[Recorded]:
         """As `runtime.ports.EventLog.read_stream`."""
@@ -230,6 +234,85 @@ class RedisLogStore:
                     await self._redis.unlink(*keys)
                 await self._redis.zrem(runs_key(self._prefix), run)
         return {"events": events, "keys": len(keys)}
+
+    async def restore(self, run: RunId, pages: AsyncIterator[Sequence[Recorded]]) -> Position:
+        """As `runtime.ports.LogStore.restore`: beside the run's own keys first, then under their names in one step."""
+        restored = _Restored(self._redis, [log_key(self._prefix, run), index_key(self._prefix, run)], self._where)
+        last = Position(0)
+        await restored.clear()  # what a restore that was killed left behind
+        try:
+            async for page in pages:
+                for batch in _stretches(page):
+                    await restored.put(batch)
+                    last = batch[-1].position
+            if last:
+                with our_errors(self._where):
+                    await self._redis.zadd(runs_key(self._prefix), {run: 0})
+                await restored.publish(run)
+        except BaseException:
+            with suppress(Unreachable), anyio.move_on_after(COMMAND_S, shield=True):
+                await restored.clear()
+            raise
+        if last and self._server is not None and self._server.waitaof:
+            await _written_to_disk(self._redis, run, self._where)
+        return last
+
+
+class _Restored:
+    """A log that is being written beside the run's own keys."""
+
+    def __init__(self, redis: Redis, own: list[str], where: str) -> None:
+        self._redis, self._own, self._where = redis, own, f"{where}, key {own[0]}"
+        self._beside = [f"{key}:restored" for key in own]
+        self._append = redis.register_script(_APPEND)
+        self._publish = redis.register_script(_PUBLISH)
+
+    async def clear(self) -> None:
+        with our_errors(self._where):
+            await self._redis.unlink(*self._beside)
+
+    async def put(self, batch: Sequence[Recorded]) -> None:
+        """Neighbours of one stream, each in its recorded place."""
+        arguments: list[Any] = [batch[0].stream, batch[0].version, len(batch)]
+        for one in batch:
+            sha256 = content_sha256(one.kind, one.data)
+            arguments += [one.kind, one.schema, one.at, one.cause or "", one.attempt, sha256, one.data]
+        with our_errors(self._where):
+            reply = await self._append(keys=self._beside, args=arguments)
+        match reply:
+            case [b"ok", _, *positions]:
+                for one, position in zip(batch, positions, strict=True):
+                    if int(position) != one.position:
+                        raise VersionGap(f"restore of {one.id}", int(position), one.position)
+            case [b"gap", following]:
+                raise VersionGap(f"restore of {batch[0].id}", int(following), batch[0].version)
+            case _:
+                raise Mismatch(f"restore of {batch[0].id}: another event is there")
+
+    async def publish(self, run: RunId) -> None:
+        """Make it the run's own log, in one step."""
+        with our_errors(self._where):
+            published = await self._publish(keys=[*self._beside, *self._own])
+        if not published:
+            raise Mismatch(f"run {run} is there already; delete it first, or restore under another name")
+
+
+def _stretches(page: Sequence[Recorded]) -> list[list[Recorded]]:
+    """Neighbours of one stream together: what one call of the append script takes."""
+    found: list[list[Recorded]] = []
+    for one in page:
+        if found and found[-1][-1].stream == one.stream and found[-1][-1].version + 1 == one.version:
+            found[-1].append(one)
+        else:
+            found.append([one])
+    return found
+
+
+async def _written_to_disk(redis: Redis, run: RunId, where: str) -> None:
+    with our_errors(where):
+        reply = await redis.waitaof(1, 0, int(_WAITAOF_S * 1000))
+    if not reply or not int(reply[0]):
+        _log.warning("append_not_on_disk", run_id=run, waited_s=_WAITAOF_S)
 
 
 def _escaped(text: str) -> str:

@@ -102,6 +102,18 @@ class LogStore(Protocol):
         """Remove a run's keys; what -> how many were (or would be) removed."""
         ...
 
+    async def restore(self, run: RunId, pages: AsyncIterator[Sequence[Recorded]]) -> Position:
+        """Write the log of `run` as it was recorded elsewhere, positions, `at`, `cause` and `attempt` included.
+
+        Whole or not at all: nobody sees a part of it. Its last position.
+
+        Raises:
+            Mismatch: `run` has events already.
+            VersionGap: an event of `pages` that is not the next of its stream or log.
+            Unreachable: the server does not answer.
+        """
+        ...
+
 
 class Blobs(Protocol):
     """Bodies too large for an event, by the hex SHA-256 of their bytes, per run."""
