@@ -164,19 +164,14 @@ def diff(invocation: Invocation, runs: tuple[str, ...], ats: tuple[str, ...]) ->
         raise BadInput("memory diff takes one or two runs and --at once or twice")
     if len(runs) < 2 and not ats:
         raise BadInput("memory diff needs two points: --at VERSION twice, or two runs")
-    pairs: list[tuple[str | None, str | None]]
     first, last = (runs[0] if runs else None), (runs[-1] if runs else None)
-    if len(runs) == 2:
-        pairs = [(first, ats[0] if ats else None), (last, ats[-1] if ats else None)]
-    else:
-        pairs = [(first, ats[0]), (first, ats[1] if len(ats) > 1 else None)]
+    # One --at says where to begin; of two runs, where to look at both.
+    points: list[str | None] = [*ats, *([*ats, None, None] if len(runs) > 1 else [None, None])]
 
-    async def work() -> list[Banks]:
-        banks = []
-        for run, at in pairs:
-            async with opened(invocation, run) as source:
-                banks.append(await _banks(source, at))
-        return banks
+    async def work() -> tuple[Banks, Banks]:
+        # Both are open at once, so that the home's server is started once.
+        async with opened(invocation, first) as source, opened(invocation, last) as other:
+            return await _banks(source, points[0]), await _banks(other, points[1])
 
     before, after = run_async(work)
     changes = difference(before, after)

@@ -132,11 +132,10 @@ def compare(invocation: Invocation, first: str, second: str, limit: int) -> None
     """Compare SECOND with FIRST (runs, export files or folders) over the tasks that both have, paired by task."""
 
     async def work() -> Comparison:
-        summarizers = []
-        for run in (first, second):
-            async with opened(invocation, run) as source:
-                summarizers.append(await summarized(invocation.configuration.prices, source.log))
-        return compared(*summarizers)
+        prices = invocation.configuration.prices
+        # Both are open at once, so that the home's server is started once.
+        async with opened(invocation, first) as one, opened(invocation, second) as two:
+            return compared(await summarized(prices, one.log), await summarized(prices, two.log))
 
     found = run_async(work)
     output = invocation.output
