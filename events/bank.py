@@ -272,7 +272,8 @@ def _content_stages(contents: Sequence[Inserted | Merged | Discarded], diagnosed
         return iter(STAGES)
     if diagnosed is not None and len(contents) == len(attributed(diagnosed.label)):
         return iter(attributed(diagnosed.label))
-    return iter([one.bank for one in contents])
+    stages: list[Stage] = [one.bank for one in contents]
+    return iter(stages)
 
 
 class _Change:

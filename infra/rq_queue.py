@@ -267,7 +267,8 @@ class RqQueue:
 
     def _lost(self, wanted: Mapping[str, Job]) -> list[Job]:
         held: set[str] = set()
-        for kind in {job.kind for job in wanted.values()}:
+        kinds: set[JobKind] = {job.kind for job in wanted.values()}
+        for kind in kinds:
             held |= _held(self._connection, self._prefix, _standing(self._queues[kind]), set(wanted))
         return [job for id_, job in wanted.items() if id_ not in held]
 
@@ -289,11 +290,12 @@ class RqQueue:
     def _entries(self, queue: Queue) -> list[bytes]:
         """What rq's lists beside the queue hold: job ids, some with an execution's id after a colon."""
         failed = FailedJobRegistry(queue=queue)
-        return [
+        found = [
             *self._connection.lrange(queue.intermediate_queue_key, 0, -1),
             *self._connection.zrange(queue.started_job_registry.key, 0, -1),
             *self._connection.zrange(failed.key, 0, -1),
         ]
+        return cast("list[bytes]", found)
 
     def _remove(self, ids: set[str], keys: set[bytes]) -> None:
         for queue in self._queues.values():

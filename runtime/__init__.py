@@ -1,1 +1,1 @@
-"""One episode, played through the protocols in `ports.py`: planners, execution, reflections, gate, schedule, statistics."""
+"""One episode, played through the protocols in `ports.py`: planner, executor, gate, schedule, statistics."""

@@ -44,6 +44,7 @@ from runtime.gate import (
     Degraded,
     Judged,
     Judgement,
+    Lesson,
     answer_text,
     degraded,
     merge_messages,
@@ -191,7 +192,6 @@ class _Stages:
                 continue
             scored = (await progress(ctx.log, episode_stream(first + places[task]))).scored
             sha256 = scored.breakdown.get("artifact") if scored is not None else None
-            kept = isinstance(sha256, str)
             body = await ctx.blobs.get(ctx.run, sha256) if isinstance(sha256, str) else b"null"
             artifacts[task] = json.loads(body)
         return artifacts
@@ -265,9 +265,9 @@ class _Stages:
     async def _scored(self, done: Execution) -> Scored:
         ctx, evaluation = self._ctx, done.evaluation
         if evaluation is None:
-            breakdown = {"valid": False, "reason": done.reason}
-            return Scored(success=False, reward=0.0, evaluator=ctx.evaluator, breakdown=breakdown)
-        breakdown = _plain(evaluation.breakdown)
+            invalid = {"valid": False, "reason": done.reason}
+            return Scored(success=False, reward=0.0, evaluator=ctx.evaluator, breakdown=invalid)
+        breakdown: dict[str, Any] = _plain(evaluation.breakdown)
         if len(body := canonical(breakdown)) > _BREAKDOWN_BYTES:
             breakdown = {"blob": await ctx.blobs.put(ctx.run, body)}
         breakdown["valid"] = True
@@ -347,7 +347,9 @@ class _Stages:
             EmbeddingFailed: a text has no vector.
         """
         ctx = self._ctx
-        lessons = [(stage, lesson) for stage in STAGES if (lesson := judgement.lesson(stage)) is not None]
+        lessons: list[tuple[Stage, Lesson]] = [
+            (stage, lesson) for stage in STAGES if (lesson := judgement.lesson(stage)) is not None
+        ]
         if not lessons:
             return StageExperiences()
         texts = [text for _, lesson in lessons for text in (lesson.scenario, lesson.experience)]

@@ -146,7 +146,7 @@ async def demonstrate(invocation: Invocation, plan: Plan) -> Demonstration:
         log = await stack.enter_async_context(log_lines(configuration, home, quiet=True))
         loaded = environments.load(plan.environment, home, oracle=True, environ=invocation.environment)
         stack.push_async_callback(loaded.aclose)
-        raw = await answer_key(loaded, [_SINGLE, _DIALOG] if plan.environment == "bfcl" else None)  # type: ignore[arg-type]  # built-in ones answer
+        raw = await answer_key(loaded, [_SINGLE, _DIALOG] if plan.environment == "bfcl" else None)
         key = {task: msgspec.convert(one, KeyTask) for task, one in raw.items()}
         tasks = demo_tasks(key, plan.limit)
         settings = RehearsalSettings(seed=plan.seed)

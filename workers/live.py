@@ -12,6 +12,8 @@ from workers.terminal import clipped, printable
 
 #: how often a line is printed where none can be kept current, seconds
 _EVERY_S = 10.0
+#: reasons for a degraded diagnosis that are no fault: nobody was to judge
+_MEANT = frozenset({"frozen", "gate_off", "unscored"})
 #: how often the current line is drawn anew, seconds
 _REDRAW_S = 0.1
 
@@ -23,12 +25,13 @@ def told(view: RunView) -> str:
     rate = wilson(sum(scores), len(scores))
     sizes = view.projector.state.banks.sizes()
     labels = " ".join(f"{name} {count}" for name, count in sorted(progress.labels.items()))
+    unjudged = sum(count for reason, count in progress.degraded.items() if reason not in _MEANT)
     parts = [
         f"{progress.folded}/{view.conductor.total}",
         f"success {rate.estimate:.0%} [{rate.low:.0%}, {rate.high:.0%}]" if scores else "success -",
         f"banks {sizes['planning']}+{sizes['execution']}",
         f"labels {labels}" if labels else "",
-        f"degraded {sum(progress.degraded.values())}" if progress.degraded else "",
+        f"degraded {unjudged}" if unjudged else "",
         f"abandoned {progress.abandoned}" if progress.abandoned else "",
         f"calls {progress.calls}",
     ]

@@ -15,7 +15,7 @@ from msgspec import Struct
 from events.errors import BadInput
 from events.ids import STAGES, Label, Stage
 from infra.rehearsal.asking import ShownMemory
-from infra.rehearsal.key import KeyTask, folded_text
+from infra.rehearsal.key import KnownTask, folded_text
 from infra.rehearsal.lessons import effect
 
 Fault = Literal["none", "wrong_plan", "wrong_execution", "both", "external", "misleading_memory"]
@@ -88,7 +88,7 @@ class Planted(Struct, frozen=True, kw_only=True):
     def fault(self) -> Fault:
         if self.external:
             return "external"
-        wrong = [stage for stage in STAGES if self.of(stage).wrong]
+        wrong: list[Stage] = [stage for stage in STAGES if self.of(stage).wrong]
         if any(self.of(stage).astray_by for stage in wrong):
             return "misleading_memory"
         if len(wrong) == len(STAGES):
@@ -108,13 +108,13 @@ class Planted(Struct, frozen=True, kw_only=True):
         A failure is earned by the wrong stages, by none where the outside failed or nothing was wrong. A success is
         earned by the stage that a lesson kept right, where it is one; by the stages that were not wrong otherwise.
         """
-        wrong = [stage for stage in STAGES if self.of(stage).wrong and not self.external]
+        wrong: list[Stage] = [stage for stage in STAGES if self.of(stage).wrong and not self.external]
         if not success:
             return _label(wrong)
         if self.external:
             return "none"
-        right = [stage for stage in STAGES if stage not in wrong]
-        averted = [stage for stage in right if self.of(stage).averted]
+        right: list[Stage] = [stage for stage in STAGES if stage not in wrong]
+        averted: list[Stage] = [stage for stage in right if self.of(stage).averted]
         return _label(averted if len(averted) == 1 and len(right) == len(STAGES) else right)
 
 
@@ -130,30 +130,30 @@ class Planting:
     def __init__(self, settings: RehearsalSettings) -> None:
         self.settings = settings
 
-    def draw(self, task: KeyTask, what: str, *parts: str) -> float:
-        return draw(self.settings.seed, folded_text(task.text), what, *parts)
+    def draw(self, known: KnownTask, what: str, *parts: str) -> float:
+        return draw(self.settings.seed, folded_text(known.task.text), what, *parts)
 
-    def external(self, task: KeyTask) -> bool:
+    def external(self, known: KnownTask) -> bool:
         """Whether the outside fails, whatever the memories say."""
-        return self.draw(task, "external") < self.settings.external
+        return self.draw(known, "external") < self.settings.external
 
-    def rescued(self, task: KeyTask) -> bool:
+    def rescued(self, known: KnownTask) -> bool:
         """Whether an execution that is right itself would leave a wrong plan."""
-        return self.draw(task, "rescued") < self.settings.rescued
+        return self.draw(known, "rescued") < self.settings.rescued
 
-    def stage(self, task: KeyTask, stage: Stage, memories: Sequence[ShownMemory]) -> StagePlanted:
+    def stage(self, known: KnownTask, stage: Stage, memories: Sequence[ShownMemory]) -> StagePlanted:
         """What happens in `stage` with `memories` (of this stage's bank) in its prompt."""
-        if self.external(task):
+        if self.external(known):
             return StagePlanted()
         settings = self.settings
-        effects = {memory.index: effect(memory, task) for memory in memories}
+        effects = {memory.index: effect(memory, known) for memory in memories}
         factor = settings.helped if any("helpful" in found for found in effects.values()) else 1.0
         rate = settings.wrong_plan if stage == "planning" else settings.wrong_execution
-        own, both = self.draw(task, "wrong", stage), self.draw(task, "both")
+        own, both = self.draw(known, "wrong", stage), self.draw(known, "both")
         unhelped = own < rate or both < settings.both
         if own < factor * rate or both < factor * settings.both:
             return StagePlanted(wrong=True)
-        astray = self.draw(task, "astray", stage)
+        astray = self.draw(known, "astray", stage)
         for kind, chance in (("misleading", settings.misled), ("foreign", settings.foreign)):
             leading = [index for index, found in effects.items() if kind in found]
             if leading and astray < factor * chance:
@@ -162,19 +162,17 @@ class Planting:
 
     def episode(
         self,
-        task: KeyTask,
+        known: KnownTask,
         planning: Sequence[ShownMemory],
         execution: Sequence[ShownMemory],
         *,
         wrong_plan: bool | None = None,
     ) -> Planted:
         """What happens in an episode; `wrong_plan` is what the plan itself shows, where it is seen."""
-        if self.external(task):
+        if self.external(known):
             return Planted(external=True)
-        plan = self.stage(task, "planning", planning)
+        plan = self.stage(known, "planning", planning)
         if wrong_plan is not None and wrong_plan != plan.wrong:
             plan = StagePlanted(wrong=wrong_plan)  # another planner's prompt, or a plan that was written by hand
-        act = self.stage(task, "execution", execution)
-        return Planted(
-            planning=plan, execution=act, rescued=plan.wrong and not act.wrong and self.rescued(task)
-        )
+        act = self.stage(known, "execution", execution)
+        return Planted(planning=plan, execution=act, rescued=plan.wrong and not act.wrong and self.rescued(known))

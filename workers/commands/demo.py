@@ -29,7 +29,7 @@ def demo(
     seconds: float,
     seed: int,
 ) -> int:
-    """Play the same tasks in three arms: credit (the gate decides), outcome (success credits all), frozen (no learning).
+    """Play three arms: credit (the gate decides), outcome (success credits all), frozen (nothing is learnt).
 
     A rehearsal model plays planner, executor and gate from the tasks' ground truth, with planted faults. It proves the
     machinery and says nothing about real models. The runs stay in the home for `chime run list`.
