@@ -1,12 +1,13 @@
 """Conductor and projector of the open runs of a server: one reader per run, and what follows from what it reads."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import anyio
 import structlog
 
-from events.errors import ChimeError
+from events.errors import ChimeError, Unreachable, VersionGap
 from events.ids import Position, RunId
 from events.kinds import Noted
 from runtime.ports import Clock, EventLog, JobQueue, LogStore
@@ -19,6 +20,8 @@ _log = structlog.get_logger("chime.coordinator")
 _PATIENCE_S = 1.0
 #: how often outstanding jobs are looked after, seconds
 _LIVENESS_S = 2.0
+#: how long after an outage the log is asked again, seconds
+_AGAIN_S = 1.0
 #: how often a server's list of runs is read, seconds
 _RUNS_S = 1.0
 
@@ -70,6 +73,11 @@ class RunCoordinator:
                 looked = self._clock.monotonic()
             await self._events.wait(self._position, _PATIENCE_S)
 
+    @property
+    def position(self) -> Position:
+        """The last event read."""
+        return self._position
+
     async def _read(self) -> None:
         async for page in self._events.pages(self._position):
             for recorded in page:
@@ -91,6 +99,52 @@ class RunCoordinator:
             self._noted += 1
 
 
+async def coordinated(
+    log: EventLog,
+    queue: JobQueue,
+    clock: Clock,
+    on_round: Callable[[RunView], None] | None = None,
+    *,
+    patience_s: float = math.inf,
+) -> RunCoordinator:
+    """A run served until it is finished, paused or stopped, over outages of the server; the coordinator at its end.
+
+    After an outage, and where the server lost its tail, everything derived is dropped and the log is read again.
+
+    Args:
+        log: of the run.
+        queue: takes its jobs.
+        clock: of the machine.
+        on_round: told after each round.
+        patience_s: how long the server may be away.
+
+    Raises:
+        Unreachable: it is away for longer.
+        FoldMismatch: the log holds a fold that this code would not make.
+    """
+    away_since: float | None = None
+
+    def reached(view: RunView) -> None:
+        nonlocal away_since
+        away_since = None
+        if on_round is not None:
+            on_round(view)
+
+    while True:
+        coordinator = RunCoordinator(log, queue, clock, reached)
+        try:
+            await coordinator.run()
+        except (Unreachable, VersionGap) as error:
+            now = clock.monotonic()
+            away_since = now if away_since is None else away_since
+            if isinstance(error, Unreachable) and now - away_since >= patience_s:
+                raise
+            _log.warning("log_read_again", run_id=log.run, reason=str(error))
+            await clock.sleep(_AGAIN_S)
+        else:
+            return coordinator
+
+
 class Coordinator:
     """Serves every open run of a server, and takes on new ones as they start."""
 
@@ -110,10 +164,21 @@ class Coordinator:
 
     async def _serve_run(self, run: RunId) -> None:
         """One run; a run that cannot go on is left alone, the others go on."""
-        coordinator = RunCoordinator(self._store.open(run), self._queue, self._clock)
+        log = self._store.open(run)
         try:
-            while (control := await coordinator.run()) != "finished":
-                _log.warning("run_waits", run_id=run, control=control, reason=coordinator.conductor.reason)
-                await self._clock.sleep(_RUNS_S)
+            while not await _finished(log):
+                coordinator = await coordinated(log, self._queue, self._clock)
+                if coordinator.conductor.control != "finished":
+                    reason = coordinator.conductor.reason
+                    _log.warning("run_waits", run_id=run, control=coordinator.conductor.control, reason=reason)
+                    while not await log.wait(coordinator.position, _PATIENCE_S):
+                        pass
         except ChimeError as error:
             _log.error("run_left", run_id=run, error=str(error))
+
+
+async def _finished(log: EventLog) -> bool:
+    """Whether the last event ends the run; one look, however long the log is."""
+    head = await log.head()
+    last = await log.read(Position(head - 1), 1) if head else []
+    return bool(last) and last[0].kind == "run_finished"

@@ -15,17 +15,18 @@ import structlog
 from events.ids import RunId
 from infra.local_queue import LocalQueue
 from infra.telemetry import configure
-from runtime.ports import Clock, JobKind, JobQueue
+from runtime.ports import Clock, JobQueue
 from workers.conductor import Control
 from workers.configuration import Configuration
 from workers.connections import Connections
-from workers.coordinator import RunCoordinator, RunView
+from workers.coordinator import RunView, coordinated
 from workers.engine import engine
 from workers.processes import Child, workers
 
 _log = structlog.get_logger("chime.run")
 
-KINDS: tuple[JobKind, JobKind] = ("act", "diagnose")
+#: how long the server may be away before a run is given back to its user, seconds
+_PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,8 +100,10 @@ async def drive(
     controls: dict[RunId, Control] = {}
 
     async def one(run: RunId) -> None:
-        coordinator = RunCoordinator(there.store.open(run), queue, clock, lambda view: on_round(run, view))
-        controls[run] = await coordinator.run()
+        coordinator = await coordinated(
+            there.store.open(run), queue, clock, lambda view: on_round(run, view), patience_s=_PATIENCE_S
+        )
+        controls[run] = coordinator.conductor.control
 
     async with anyio.create_task_group() as tasks:
         for run in runs:
