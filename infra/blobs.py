@@ -25,13 +25,19 @@ _LARGEST = 1 << 30
 _LEVEL = 3
 
 
-def _packed(body: bytes) -> bytes:
+def packed(body: bytes) -> bytes:
+    """`body` as it is stored."""
     return zstandard.ZstdCompressor(level=_LEVEL).compress(body)
 
 
-def _unpacked(run: RunId, name: str, packed: bytes) -> bytes:
+def unpacked(run: RunId, name: str, stored: bytes) -> bytes:
+    """The body with hash `name` that `stored` holds.
+
+    Raises:
+        MissingBlob: damaged, or another body.
+    """
     try:
-        body = zstandard.ZstdDecompressor().decompress(packed, max_output_size=_LARGEST)
+        body = zstandard.ZstdDecompressor().decompress(stored, max_output_size=_LARGEST)
     except zstandard.ZstdError as error:
         raise MissingBlob(run, name, f"damaged: {error}") from error
     if sha256(body).hexdigest() != name:
@@ -55,10 +61,10 @@ class FolderBlobs:
         """As `runtime.ports.Blobs.get`."""
         path = self._path(run, sha256)
         try:
-            packed = await anyio.to_thread.run_sync(path.read_bytes)
+            stored = await anyio.to_thread.run_sync(path.read_bytes)
         except FileNotFoundError as error:
             raise MissingBlob(run, sha256, "not there") from error
-        return _unpacked(run, sha256, packed)
+        return unpacked(run, sha256, stored)
 
     async def hashes(self, run: RunId) -> list[str]:
         """As `runtime.ports.Blobs.hashes`."""
@@ -88,7 +94,7 @@ class FolderBlobs:
         unfinished = path.with_name(f".{path.name}.{uuid4().hex}")
         try:
             with unfinished.open("xb") as file:
-                file.write(_packed(body))
+                file.write(packed(body))
                 file.flush()
                 os.fsync(file.fileno())
             unfinished.replace(path)
@@ -106,16 +112,16 @@ class RedisBlobs:
         """As `runtime.ports.Blobs.put`."""
         name = sha256(body).hexdigest()
         with our_errors(self._where):
-            await self._redis.hsetnx(self._key(run), name, _packed(body))
+            await self._redis.hsetnx(self._key(run), name, packed(body))
         return name
 
     async def get(self, run: RunId, sha256: str) -> bytes:
         """As `runtime.ports.Blobs.get`."""
         with our_errors(self._where):
-            packed = cast("bytes | None", await self._redis.hget(self._key(run), sha256))
-        if packed is None:
+            stored = cast("bytes | None", await self._redis.hget(self._key(run), sha256))
+        if stored is None:
             raise MissingBlob(run, sha256, "not there")
-        return _unpacked(run, sha256, packed)
+        return unpacked(run, sha256, stored)
 
     async def hashes(self, run: RunId) -> list[str]:
         """As `runtime.ports.Blobs.hashes`."""

@@ -1,0 +1,421 @@
+"""A log on disk, as an export or an archive: one file of lines, or a folder of segments under a manifest.
+
+- `FILE.jsonl`: the lines of docs/events.md in position order.
+- `FILE.jsonl.zst`: the same lines, compressed.
+- a folder: `000001.jsonl.zst`, `000002.jsonl.zst` ... of up to 2,000 events each, and `manifest.json` (canonical JSON,
+  one newline): `format` 1, `run`, `events`, and for each of `segments` its `file`, its `first` and `last` position, the
+  hex SHA-256 of its uncompressed lines, and `chain`, the hex SHA-256 of the ASCII text `<chain before><sha256>` (""
+  before the first). The last `chain` stands for the whole log.
+
+Nothing of a segment is answered before its hash is checked; the others stay readable beside a damaged one.
+"""
+
+import hashlib
+import os
+import re
+from array import array
+from collections.abc import AsyncIterator, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import msgspec
+import zstandard
+from msgspec import Struct
+
+from events.codec import EVENT_CAP, parse_line
+from events.errors import BadInput, Mismatch, UnreadableEvent, VersionGap
+from events.ids import Position, RunId, StreamId, Version, run_id
+from events.log import Draft, Recorded
+from runtime.ports import Appended, Origin, StreamIndex, Taken
+
+MANIFEST = "manifest.json"
+#: the format of the manifest that is written, and the newest that is read
+FORMAT = 1
+#: events in one segment
+SEGMENT = 2000
+#: events in one page
+PAGE = 100
+
+_SEGMENT_NAME = re.compile(r"[0-9]{6,}\.jsonl\.zst")
+_HEX = re.compile(r"[0-9a-f]{64}")
+_ZSTD = b"\x28\xb5\x2f\xfd"
+#: bytes read at a time; small where compressed, since four bytes may unpack to 128 KiB
+_CHUNK, _PACKED_CHUNK = 1 << 18, 1 << 12
+#: a longer line is no event: the cap on `data`, and generous room for what stands around it
+_LONGEST = EVENT_CAP + (64 << 10)
+
+
+class UnreadableExport(BadInput):
+    """A file or folder that is no export of this format."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        self.path, self.reason = path, reason
+        super().__init__(f"{path} cannot be read as an export: {reason}")
+
+
+class CorruptSegment(Mismatch):
+    """A segment, or a whole file, whose bytes are damaged, cut short, or not the ones its manifest names."""
+
+    def __init__(self, path: Path, first: int, last: int | None, reason: str) -> None:
+        self.path, self.first, self.last, self.reason = path, first, last, reason
+        where = f"positions {first} to {last}" if last is not None else f"from position {first}"
+        super().__init__(f"{path} ({where}) is damaged: {reason}")
+
+
+class Segment(Struct, frozen=True, kw_only=True):
+    """One segment as the manifest names it."""
+
+    file: str
+    first: Position
+    last: Position
+    #: hex, of the uncompressed lines
+    sha256: str
+    #: hex, of the chain before followed by `sha256`
+    chain: str
+
+
+class Manifest(Struct, frozen=True, kw_only=True):
+    """What a folder of segments holds."""
+
+    format: int
+    run: RunId
+    events: int
+    segments: list[Segment]
+
+
+class SegmentCheck(Struct, frozen=True, kw_only=True):
+    """One segment, or a whole file, and what is wrong with it."""
+
+    file: str
+    first: int
+    #: None where it is not known: a file has no manifest
+    last: int | None
+    #: None = sound
+    problem: str | None
+
+
+def chained(chain: str, sha256: str) -> str:
+    """The chain of a segment with `sha256` behind one that ends with `chain` ("" for the first)."""
+    return hashlib.sha256(f"{chain}{sha256}".encode()).hexdigest()
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of a folder, its segments gapless from position 1 on and its chain whole.
+
+    Raises:
+        UnreadableExport: there is none, it is malformed, or of a newer format.
+        CorruptSegment: its chain does not hold.
+    """
+    path = folder / MANIFEST
+    try:
+        written = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise UnreadableExport(folder, f"it has no {MANIFEST}") from error
+    try:
+        number = msgspec.json.decode(written, type=_Format).format
+        if number > FORMAT:
+            raise UnreadableExport(path, f"it has format {number}, this chime reads up to {FORMAT}; use a newer chime")
+        manifest = msgspec.json.decode(written, type=Manifest)
+        run_id(manifest.run)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise UnreadableExport(path, str(error)) from error
+    last, chain = 0, ""
+    for one in manifest.segments:
+        if not _SEGMENT_NAME.fullmatch(one.file) or not _HEX.fullmatch(one.sha256):
+            raise UnreadableExport(path, f"{one.file!r} with hash {one.sha256!r} is no segment")
+        if one.first != last + 1 or one.last < one.first:
+            raise UnreadableExport(path, f"{one.file} holds {one.first} to {one.last}, expected {last + 1} first")
+        last, chain = one.last, chained(chain, one.sha256)
+        if one.chain != chain:
+            raise CorruptSegment(folder / one.file, one.first, one.last, f"the chain in {MANIFEST} breaks here")
+    if manifest.events != last:
+        raise UnreadableExport(path, f"it counts {manifest.events} events, its segments hold {last}")
+    return manifest
+
+
+class _Format(Struct):
+    format: int
+
+
+class _Part:
+    """A run of lines in one file: a segment, or a whole file."""
+
+    def __init__(self, path: Path, first: Position, segment: Segment | None = None) -> None:
+        self.path, self.first, self._segment = path, first, segment
+        self.last = segment.last if segment else None
+        self._sound = segment is None
+
+    def damaged(self, reason: str) -> CorruptSegment:
+        return CorruptSegment(self.path, self.first, self.last, reason)
+
+    def check(self) -> None:
+        """Compare the bytes with the manifest, once; a file by itself has nothing to compare with.
+
+        Raises:
+            CorruptSegment: missing, damaged or other bytes.
+        """
+        if self._sound or self._segment is None:
+            return
+        digest, lines = hashlib.sha256(), 0
+        for chunk in self._chunks():
+            digest.update(chunk)
+            lines += chunk.count(b"\n")
+        if digest.hexdigest() != self._segment.sha256:
+            raise self.damaged(f"its lines have another hash than {MANIFEST} says")
+        if lines != self._segment.last - self._segment.first + 1:
+            raise self.damaged(f"it has {lines} lines")
+        self._sound = True
+
+    def lines(self, skip: int = 0, offset: int = 0) -> Iterator[bytes]:
+        """Each line with its newline, from byte `offset` of the uncompressed lines on, without the first `skip`.
+
+        Raises:
+            CorruptSegment: cut short, or not readable from here on.
+        """
+        rest = b""
+        for chunk in self._chunks(offset):
+            lines = (rest + chunk).split(b"\n")
+            rest = lines.pop()
+            for line in lines[skip:]:
+                yield line + b"\n"
+            skip = max(0, skip - len(lines))
+            if len(rest) > _LONGEST:
+                raise self.damaged("a line is longer than any event")
+        if rest:
+            raise self.damaged("its last line is cut short")
+
+    def _chunks(self, offset: int = 0) -> Iterator[bytes]:
+        try:
+            with self.path.open("rb") as file:
+                packed = file.read(len(_ZSTD)) == _ZSTD
+                file.seek(0 if packed else offset)
+                if not packed:
+                    while chunk := file.read(_CHUNK):
+                        yield chunk
+                    return
+                frame: zstandard.ZstdDecompressionObj | None = None
+                while data := file.read(_PACKED_CHUNK):
+                    while data:
+                        frame = frame or zstandard.ZstdDecompressor().decompressobj()
+                        unpacked = frame.decompress(data)
+                        if len(unpacked) > offset:
+                            yield unpacked[offset:]
+                        offset = max(0, offset - len(unpacked))
+                        data, frame = (frame.unused_data, None) if frame.eof else (b"", frame)
+                if frame is not None:
+                    raise self.damaged("it is cut short")
+        except FileNotFoundError as error:
+            raise self.damaged("it is missing") from error
+        except zstandard.ZstdError as error:
+            raise self.damaged(str(error)) from error
+
+    def events(self, run: RunId, after: int, offset: int = 0) -> Iterator[Recorded]:
+        """The events above `after`, which lie in this part; `offset` where the first of them begins, if known.
+
+        Raises:
+            CorruptSegment: damaged bytes, or a line that is no event.
+            VersionGap: a position that is not the next.
+        """
+        self.check()
+        position = max(after, self.first - 1)
+        for line in self.lines(0 if offset else position - self.first + 1, offset):
+            position += 1
+            yield self.event(line, run, position)
+
+    def event(self, line: bytes, run: RunId, position: int) -> Recorded:
+        where = f"{self.path} line {position - self.first + 1}"
+        one = parse_line(line, where)
+        if one.run != run:
+            raise UnreadableEvent(where, f"it belongs to run {one.run}, the export to {run}")
+        if one.position != position:
+            raise VersionGap(where, position, one.position)
+        return one
+
+
+class _Index:
+    """Where the events of each stream stand, from one pass over the lines."""
+
+    def __init__(self) -> None:
+        self.streams: dict[StreamId, list[Position]] = {}
+        self.last_kinds: dict[StreamId, str] = {}
+        #: byte of each event's line inside the uncompressed lines of its part
+        self.offsets = array("Q")
+
+
+class SegmentLog:
+    """`runtime.ports.EventLog` over an export, read-only; memory for an index of offsets, not for events.
+
+    Args:
+        path: a file of lines, compressed or not, or a folder of segments.
+
+    Raises:
+        UnreadableExport: it is neither, it is empty, or of a newer format.
+        CorruptSegment: the manifest's chain does not hold, or a file's first line is damaged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._parts, self._run = _opened(path)
+        self._built: _Index | None = None
+
+    @property
+    def run(self) -> RunId:
+        return self._run
+
+    async def append(
+        self,
+        stream: StreamId,
+        first: Version,
+        drafts: Sequence[Draft],
+        origin: Origin,  # noqa: ARG002 - the port's
+    ) -> Appended | Taken:
+        """An export takes no events.
+
+        Raises:
+            BadInput: always.
+        """
+        raise BadInput(f"{self._path}: an export is read-only; import it with `chime log import` to go on with it")
+
+    async def read_stream(self, stream: StreamId) -> list[Recorded]:
+        """As `runtime.ports.EventLog.read_stream`."""
+        return await anyio.to_thread.run_sync(lambda: list(self._stream(stream)))
+
+    def _stream(self, stream: StreamId) -> Iterator[Recorded]:
+        index = self._index()
+        positions = index.streams.get(stream, [])
+        for part in self._parts:
+            mine = [one for one in positions if part.first <= one and (part.last is None or one <= part.last)]
+            if mine:
+                wanted = set(mine)
+                events = part.events(self._run, mine[0] - 1, index.offsets[mine[0] - 1])
+                yield from (one for one in islice(events, mine[-1] - mine[0] + 1) if one.position in wanted)
+
+    async def read(self, after: Position, limit: int, kinds: frozenset[str] | None = None) -> list[Recorded]:
+        """As `runtime.ports.EventLog.read`."""
+        found = await anyio.to_thread.run_sync(lambda: list(islice(self._events(after), limit)))
+        if not found:
+            await self._check(after)
+        return [one for one in found if kinds is None or one.kind in kinds]
+
+    async def pages(self, after: Position, kinds: frozenset[str] | None = None) -> AsyncIterator[list[Recorded]]:
+        """As `runtime.ports.EventLog.pages`."""
+        events, empty = self._events(after), True
+        while page := await anyio.to_thread.run_sync(lambda: list(islice(events, PAGE))):
+            empty = False
+            yield [one for one in page if kinds is None or one.kind in kinds]
+        if empty:
+            await self._check(after)
+
+    def _events(self, after: Position) -> Iterator[Recorded]:
+        for part in self._parts:
+            if part.last is None or part.last > after:
+                yield from part.events(self._run, after)
+
+    async def wait(self, after: Position, timeout_s: float) -> bool:
+        """As `runtime.ports.EventLog.wait`: an export gets no news."""
+        head = await self._check(after)
+        if head == after:
+            await anyio.sleep(timeout_s)
+        return head > after
+
+    async def index(self) -> dict[StreamId, StreamIndex]:
+        """As `runtime.ports.EventLog.index`."""
+        index = await anyio.to_thread.run_sync(self._index)
+        return {
+            stream: StreamIndex(positions=list(positions), last_kind=index.last_kinds[stream])
+            for stream, positions in index.streams.items()
+        }
+
+    def _index(self) -> _Index:
+        if self._built is None:
+            built = _Index()
+            for part in self._parts:
+                part.check()
+                offset = 0
+                for line in part.lines():
+                    one = part.event(line, self._run, len(built.offsets) + 1)
+                    there = built.streams.setdefault(one.stream, [])
+                    if one.version != len(there) + 1:
+                        raise VersionGap(f"{part.path}, stream {one.stream}", len(there) + 1, one.version)
+                    there.append(one.position)
+                    built.last_kinds[one.stream] = one.kind
+                    built.offsets.append(offset)
+                    offset += len(line)
+            self._built = built
+        return self._built
+
+    async def head(self) -> Position:
+        """As `runtime.ports.EventLog.head`."""
+        last = self._parts[-1].last
+        if last is not None:
+            return last
+        index = await anyio.to_thread.run_sync(self._index)
+        return Position(len(index.offsets))
+
+    async def _check(self, after: Position) -> Position:
+        if (head := await self.head()) < after:
+            raise VersionGap(f"head of {self._path}", after, head)
+        return head
+
+
+def _opened(path: Path) -> tuple[list[_Part], RunId]:
+    """The parts of an export and the run it holds."""
+    if path.is_dir():
+        manifest = read_manifest(path)
+        if not manifest.segments:
+            raise UnreadableExport(path, "it holds no event")
+        parts = [_Part(path / one.file, one.first, one) for one in manifest.segments]
+        return parts, manifest.run
+    try:
+        with path.open("rb") as file:
+            beginning = file.read(len(_ZSTD))
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise UnreadableExport(path, "there is no such file or folder") from error
+    if not beginning:
+        raise UnreadableExport(path, "it holds no event")
+    if beginning != _ZSTD and not beginning.startswith(b"{"):
+        raise UnreadableExport(path, "unknown format: neither JSON lines, nor zstd, nor a folder of segments")
+    part = _Part(path, Position(1))
+    first = next(part.lines(), None)
+    if first is None:
+        raise UnreadableExport(path, "it holds no event")
+    return [part], parse_line(first, f"{path} line 1").run
+
+
+async def verify_segments(path: Path) -> list[SegmentCheck]:
+    """Each segment of a folder, or the one file, with what is wrong with it: bytes, hash, and every line's place.
+
+    Raises:
+        UnreadableExport: no export of this format at all.
+        CorruptSegment: the manifest's own chain does not hold, or a file's first line is damaged.
+    """
+    return await anyio.to_thread.run_sync(_verified, path)
+
+
+def _verified(path: Path) -> list[SegmentCheck]:
+    parts, run = _opened(path)
+    return [_checked(part, run) for part in parts]
+
+
+def _checked(part: _Part, run: RunId) -> SegmentCheck:
+    last, problem = part.last, None
+    position = part.first - 1
+    try:
+        for one in part.events(run, part.first - 1):
+            position = one.position
+        last = Position(position)
+    except (CorruptSegment, BadInput, VersionGap) as error:
+        problem = error.reason if isinstance(error, CorruptSegment) else str(error)
+        problem = f"{problem} (readable up to position {position})" if position >= part.first else problem
+    return SegmentCheck(file=part.path.name, first=part.first, last=last, problem=problem)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in `folder` as durable as the files behind them."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
