@@ -103,7 +103,9 @@ class RedisCalls:
         with our_errors(self._where):
             if await self._redis.hsetnx(self._key(run), field, record):
                 return record
-            return cast("bytes", await self._redis.hget(self._key(run), field))
+            stored = cast("bytes | None", await self._redis.hget(self._key(run), field))
+        # Gone again where the run was deleted in between.
+        return record if stored is None else stored
 
     async def all(self, run: RunId) -> dict[str, bytes]:
         with our_errors(self._where):
