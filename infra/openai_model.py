@@ -108,7 +108,7 @@ class OpenAIModel:
             try:
                 answer = await self._ask(request, key, model, endpoint, abilities)
             except _Failed as failed:
-                failure = failed.failure.without(self._keys.get(endpoint.api_key_env, ""))
+                failure, cause = failed.failure.without(self._keys.get(endpoint.api_key_env, "")), failed.__cause__
             else:
                 # Only now: what was left out for a request that is refused all the same was not the reason.
                 self._abilities[place] = abilities
@@ -118,7 +118,8 @@ class OpenAIModel:
                 abilities = weaker
                 continue
             failures.append(failure)
-            self._raise_final(failures, endpoint)
+            if (final := self._final(failures, endpoint)) is not None:
+                raise final from cause
             pause_s = self._pause_s(failure, len(failures), endpoint)
             _log.warning(
                 "model_retried", call=key.id, run_id=key.run, model_role=request.role, kind=failure.kind,
@@ -126,30 +127,29 @@ class OpenAIModel:
             )  # fmt: skip
             await self._clock.sleep(pause_s)
 
-    def _raise_final(self, failures: list[Failure], endpoint: EndpointSettings) -> None:
-        """Raise what the last failure means after those before it, unless it means another try.
-
-        Raises:
-            RunStopped, ModelRefused, ModelUnavailable: as `complete`.
-        """
+    def _final(
+        self, failures: list[Failure], endpoint: EndpointSettings
+    ) -> RunStopped | ModelRefused | ModelUnavailable | None:
+        """What the last failure means after those before it; None: another try."""
         failure = failures[-1]
         told = f"{endpoint.base_url}: {failure.reason}"
         if failure.action == "stop":
             if failure.kind == "key" and not self._keys.get(endpoint.api_key_env):
                 told += f" (no key was sent: {endpoint.api_key_env or 'api_key_env'} is empty)"
-            raise RunStopped(failure.kind, told)
+            return RunStopped(failure.kind, told)
         if failure.action in ("refuse", "change"):
-            raise ModelRefused(failure.kind, failure.reason)
+            return ModelRefused(failure.kind, failure.reason)
         if failure.status == 500 and failure in failures[-2:-1]:
-            raise ModelRefused(failure.kind, f"twice the same: {failure.reason}")
+            return ModelRefused(failure.kind, f"twice the same: {failure.reason}")
         spent = sum(one.kind == "malformed" for one in failures) > MALFORMED_RETRIES
         if failure.action == "give_up" or spent or len(failures) > endpoint.retries:
-            raise ModelUnavailable(failure.kind, f"{told} ({len(failures)} tries)")
+            return ModelUnavailable(failure.kind, f"{told} ({len(failures)} tries)")
+        return None
 
     def _pause_s(self, failure: Failure, tries: int, endpoint: EndpointSettings) -> float:
         """What the server asked for, and full jitter over a pause that doubles."""
         longest = LONGEST_WARM_UP_PAUSE_S if failure.kind == "warming_up" else LONGEST_PAUSE_S
-        doubled = min(longest, endpoint.retry_base_s * 2 ** (tries - 1))
+        doubled = min(longest, endpoint.retry_base_s * 2.0 ** min(tries - 1, 32))
         return (failure.retry_after_s or 0.0) + self._rng.uniform(0, doubled)
 
     async def _ask(

@@ -13,6 +13,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 from msgspec.structs import replace
+from openai import APIConnectionError
 
 from events.errors import BadInput
 from events.ids import RunId, StreamId
@@ -646,6 +647,7 @@ async def test_nobody_listening_is_unavailable() -> None:
             with pytest.raises(ModelUnavailable, match=str(port)) as caught:
                 await asked.complete()
     assert caught.value.kind == "connection"
+    assert isinstance(caught.value.__cause__, APIConnectionError)
     assert len(asked.clock.slept) == 4
 
 
