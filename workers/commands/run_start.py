@@ -152,6 +152,7 @@ def _pairs(given: tuple[str, ...], flag: str) -> dict[str, str]:
 
 async def _expected(invocation: Invocation, choice: Choice) -> tuple[Beginning, Expectation]:
     async with AsyncExitStack() as stack:
+        await stack.enter_async_context(log_lines(invocation.configuration, invocation.home(), quiet=True))
         environment = environments.load(choice.environment, invocation.home(), environ=invocation.environment)
         stack.push_async_callback(environment.aclose)
         made = await beginning(invocation.configuration, choice, environment, None)
@@ -218,14 +219,12 @@ async def _drive(invocation: Invocation, run: RunId, given: Mapping[str, Any], c
 async def _begun(invocation: Invocation, there: Connections, run: RunId, choice: Choice) -> None:
     """The run's head is in the log: the same command again goes on with the same run."""
     configuration = invocation.configuration
-    endpoint = configuration.endpoint("planner")
-    owner = await owner_of(endpoint, invocation.environment)
-    if owner == OWNER:
-        choice = replace(choice, labels=(*choice.labels, LABEL))
     loaded = environments.load(
         choice.environment, invocation.home(), limits=Limits(max_hosts=1), environ=invocation.environment
     )
     try:
+        if await owner_of(configuration.endpoint("planner"), invocation.environment) == OWNER:
+            choice = replace(choice, labels=(*choice.labels, LABEL))
         made = await beginning(configuration, choice, cast("Environment", loaded), _server(there))
     finally:
         await loaded.aclose()
