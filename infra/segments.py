@@ -24,7 +24,7 @@ import msgspec
 import zstandard
 from msgspec import Struct
 
-from events.codec import EVENT_CAP, parse_line
+from events.codec import EVENT_CAP, export_line, parse_line
 from events.errors import BadInput, Mismatch, UnreadableEvent, VersionGap
 from events.ids import Position, RunId, StreamId, Version, run_id
 from events.log import Draft, Recorded
@@ -142,8 +142,8 @@ class _Format(Struct):
 class _Part:
     """A run of lines in one file: a segment, or a whole file."""
 
-    def __init__(self, path: Path, first: Position, segment: Segment | None = None) -> None:
-        self.path, self.first, self._segment = path, first, segment
+    def __init__(self, path: Path, first: Position, segment: Segment | None = None, *, exact: bool = False) -> None:
+        self.path, self.first, self._segment, self._exact = path, first, segment, exact
         self.last = segment.last if segment else None
         self._sound = segment is None
 
@@ -231,6 +231,8 @@ class _Part:
             raise UnreadableEvent(where, f"it belongs to run {one.run}, the export to {run}")
         if one.position != position:
             raise VersionGap(where, position, one.position)
+        if self._exact and export_line(one) != line:
+            raise UnreadableEvent(where, "not in canonical form (sorted keys, no spaces, no ASCII escapes)")
         return one
 
 
@@ -249,15 +251,16 @@ class SegmentLog:
 
     Args:
         path: a file of lines, compressed or not, or a folder of segments.
+        exact: refuse a line whose bytes around `data` are not the ones that `export_line` writes.
 
     Raises:
         UnreadableExport: it is neither, it is empty, or of a newer format.
         CorruptSegment: the manifest's chain does not hold, or a file's first line is damaged.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, exact: bool = False) -> None:
         self._path = path
-        self._parts, self._run = _opened(path)
+        self._parts, self._run = _opened(path, exact)
         self._built: _Index | None = None
 
     @property
@@ -269,13 +272,14 @@ class SegmentLog:
         stream: StreamId,
         first: Version,
         drafts: Sequence[Draft],
-        origin: Origin,  # noqa: ARG002 - the port's
+        origin: Origin,
     ) -> Appended | Taken:
         """An export takes no events.
 
         Raises:
             BadInput: always.
         """
+        del stream, first, drafts, origin
         raise BadInput(f"{self._path}: an export is read-only; import it with `chime log import` to go on with it")
 
     async def read_stream(self, stream: StreamId) -> list[Recorded]:
@@ -360,13 +364,13 @@ class SegmentLog:
         return head
 
 
-def _opened(path: Path) -> tuple[list[_Part], RunId]:
+def _opened(path: Path, exact: bool) -> tuple[list[_Part], RunId]:
     """The parts of an export and the run it holds."""
     if path.is_dir():
         manifest = read_manifest(path)
         if not manifest.segments:
             raise UnreadableExport(path, "it holds no event")
-        parts = [_Part(path / one.file, one.first, one) for one in manifest.segments]
+        parts = [_Part(path / one.file, one.first, one, exact=exact) for one in manifest.segments]
         return parts, manifest.run
     try:
         with path.open("rb") as file:
@@ -377,7 +381,7 @@ def _opened(path: Path) -> tuple[list[_Part], RunId]:
         raise UnreadableExport(path, "it holds no event")
     if beginning != _ZSTD and not beginning.startswith(b"{"):
         raise UnreadableExport(path, "unknown format: neither JSON lines, nor zstd, nor a folder of segments")
-    part = _Part(path, Position(1))
+    part = _Part(path, Position(1), exact=exact)
     first = next(part.lines(), None)
     if first is None:
         raise UnreadableExport(path, "it holds no event")
@@ -395,7 +399,7 @@ async def verify_segments(path: Path) -> list[SegmentCheck]:
 
 
 def _verified(path: Path) -> list[SegmentCheck]:
-    parts, run = _opened(path)
+    parts, run = _opened(path, exact=True)
     return [_checked(part, run) for part in parts]
 
 

@@ -1,0 +1,142 @@
+"""An export into a store: checked line by line before anything is written, then whole or not at all."""
+
+import re
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import anyio.to_thread
+import msgspec
+from msgspec import Struct
+
+from events.codec import EVENT_CAP, canonical, decode
+from events.errors import EventTooLarge, Mismatch, UnreadableEvent, VersionGap
+from events.ids import Position, RunId, StreamId
+from events.log import Recorded
+from infra.calls import CallStore
+from infra.exported_bodies import ExportedBlobs, ExportedCalls
+from infra.segments import SegmentLog
+from runtime.ports import Blobs, EventLog, LogStore
+
+_START = Position(0)
+_AT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
+_JSON = msgspec.json.Decoder()
+
+
+class ImportReport(Struct, frozen=True, kw_only=True):
+    """What an import checked and wrote."""
+
+    run: RunId
+    events: int
+    #: False = the very same events were there already
+    written: bool
+    #: None = the export has none, or there is no store for them
+    blobs: int | None
+    calls: int | None
+
+
+async def import_log(
+    path: Path,
+    store: LogStore,
+    blobs: Blobs | None = None,
+    calls: CallStore | None = None,
+    run: RunId | None = None,
+) -> ImportReport:
+    """Put an export into `store` with every position, time, cause and attempt as recorded.
+
+    Everything is read and checked before the first write; the log appears whole, after its bodies. The same export
+    again changes nothing.
+
+    Args:
+        path: the export.
+        store: where to.
+        blobs: takes the export's bodies, where it has some.
+        calls: takes the export's recorded calls, where it has some.
+        run: another name for the run; ids and causes follow it.
+
+    Raises:
+        UnreadableExport, CorruptSegment, UnreadableEvent, VersionGap: a line is damaged, out of place, of an unknown
+            kind or a newer schema, or not in canonical bytes; names it.
+        MissingBlob: a body is damaged.
+        Mismatch: the store has another log under that name.
+        Unreachable: the server does not answer.
+    """
+    log = SegmentLog(path, exact=True)
+    target = run or log.run
+    events = 0
+    streams: dict[StreamId, int] = {}
+    async for page in log.pages(_START):
+        await anyio.to_thread.run_sync(_check_page, page, streams)
+        events += len(page)
+    bodies, records = ExportedBlobs(path), ExportedCalls(path)
+    names = await bodies.hashes(log.run) if blobs is not None and bodies.exist else None
+    for name in names or ():
+        await bodies.get(log.run, name)
+    recorded = await records.all(log.run) if calls is not None and records.exist else None
+    already = await _same(log, store.open(target))
+    if blobs is not None:
+        for name in names or ():
+            await blobs.put(target, await bodies.get(log.run, name))
+    if calls is not None:
+        for field, record in (recorded or {}).items():
+            await calls.put(target, field, record)
+    if not already:
+        await store.restore(target, _as(log.pages(_START), target))
+    return ImportReport(
+        run=target,
+        events=events,
+        written=not already,
+        blobs=None if names is None else len(names),
+        calls=None if recorded is None else len(recorded),
+    )
+
+
+def _check_page(page: Sequence[Recorded], streams: dict[StreamId, int]) -> None:
+    """Each event is the next of its stream, readable, and in its one canonical form."""
+    for one in page:
+        version = streams.get(one.stream, 0) + 1
+        if one.version != version:
+            raise VersionGap(f"stream {one.stream} at position {one.position}", version, one.version)
+        streams[one.stream] = version
+        if len(one.data) > EVENT_CAP:
+            raise EventTooLarge(one.kind, len(one.data), EVENT_CAP)
+        decode(one)
+        where = f"{one.id} at position {one.position}"
+        if canonical(_JSON.decode(one.data)) != one.data:
+            raise UnreadableEvent(where, "its data is not in canonical form (sorted keys, no spaces, no escapes)")
+        if not _AT.fullmatch(one.at) or one.attempt < 1:
+            raise UnreadableEvent(where, f"at {one.at!r}, attempt {one.attempt}")
+
+
+async def _same(log: SegmentLog, there: EventLog) -> bool:
+    """Whether the store has these very events already, and perhaps more since; False = it has none.
+
+    Raises:
+        Mismatch: it has others, or only some of them.
+    """
+    if await there.head() == 0:
+        return False
+    advice = "delete it first, or import under another name"
+    async for page in log.pages(_START):
+        found = await there.read(Position(page[0].position - 1), len(page))
+        for one, other in zip(page, found, strict=False):
+            if _renamed(one, there.run) != other:
+                raise Mismatch(f"run {there.run} is there with another log: position {one.position} differs; {advice}")
+        if len(found) < len(page):
+            last = page[0].position - 1 + len(found)
+            raise Mismatch(f"run {there.run} is there with the first {last} of these events only; {advice}")
+    return True
+
+
+async def _as(pages: AsyncIterator[Sequence[Recorded]], run: RunId) -> AsyncIterator[Sequence[Recorded]]:
+    async for page in pages:
+        yield [_renamed(one, run) for one in page]
+
+
+def _renamed(one: Recorded, run: RunId) -> Recorded:
+    """`one` as an event of `run`; a cause in the same run follows."""
+    if one.run == run:
+        return one
+    cause = one.cause
+    if cause is not None and cause.startswith(f"{one.run}/"):
+        cause = f"{run}/{cause.removeprefix(f'{one.run}/')}"
+    return msgspec.structs.replace(one, run=run, cause=cause)
