@@ -16,6 +16,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from typing_extensions import override
 
 from events.errors import BadInput
 from infra.rehearsal import MODEL, OWNER
@@ -24,7 +25,6 @@ from infra.rehearsal.key import AnswerKey
 from infra.rehearsal.planting import Planting, RehearsalSettings
 from infra.rehearsal.playing import Played, Rehearsal, Reply, UnknownTask
 from infra.rehearsal.truth import TruthFile
-from typing_extensions import override
 
 _log = structlog.get_logger(service="rehearsal")
 _HOST = "127.0.0.1"
