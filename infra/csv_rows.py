@@ -1,8 +1,8 @@
 """A run as a table for notebooks: one row an episode, in episode order.
 
-UTF-8 CSV with a header line and a line feed at the end of each line. An empty cell is what the log does not hold: the episode has not come
-that far, was abandoned, or the endpoint did not count its tokens. `true` and `false` are booleans; ids in one cell are
-separated by spaces.
+UTF-8 CSV with a header line and a line feed at the end of each line. An empty cell is what the log does not hold: the
+episode has not come that far, was abandoned, or the endpoint did not count its tokens. `true` and `false` are booleans;
+ids in one cell are separated by spaces.
 
 | column | meaning |
 |---|---|

@@ -393,13 +393,15 @@ async def verify_segments(path: Path) -> list[SegmentCheck]:
 
     Raises:
         UnreadableExport: no export of this format at all.
-        CorruptSegment: the manifest's own chain does not hold, or a file's first line is damaged.
     """
     return await anyio.to_thread.run_sync(_verified, path)
 
 
 def _verified(path: Path) -> list[SegmentCheck]:
-    parts, run = _opened(path, exact=True)
+    try:
+        parts, run = _opened(path, exact=True)
+    except CorruptSegment as error:
+        return [SegmentCheck(file=error.path.name, first=error.first, last=error.last, problem=error.reason)]
     return [_checked(part, run) for part in parts]
 
 
