@@ -15,10 +15,12 @@ from events.ids import PROJECTOR_STREAM, BankVersion, Position, RunId, run_id
 from infra.blobs import FolderBlobs, RedisBlobs
 from infra.calls import CallStore, MemoryCalls, RedisCalls
 from infra.clock import SystemClock
+from infra.exported_bodies import ExportedBlobs, ExportedCalls
 from infra.list_log import ListLogStore
 from infra.redis_client import Durability, connected, durability, redacted
 from infra.redis_log import RedisLogStore
 from infra.redis_server import embedded_server
+from infra.segments import SegmentLog
 from runtime.ports import Blobs, EventLog, LogStore
 from workers.invocation import Invocation
 from workers.logs import quiet_logs
@@ -206,8 +208,19 @@ async def opened(invocation: Invocation, target: str | None) -> AsyncIterator[So
         yield there.source(await there.existing(target) if target is not None else await there.newest())
 
 
-def _export(folder: Path, shown: str) -> Source:
+def export_path(folder: Path, shown: str) -> Path:
+    """The export that the user wrote as `shown`, relative to `folder`.
+
+    Raises:
+        BadInput: there is none.
+    """
     path = folder / Path(shown).expanduser()
     if not path.exists():
         raise BadInput(f"{shown}: no such export; `chime log export RUN -o {shown}` writes one")
-    raise NotImplementedError
+    return path
+
+
+def _export(folder: Path, shown: str) -> Source:
+    path = export_path(folder, shown)
+    blobs, calls = ExportedBlobs(path), ExportedCalls(path)
+    return Source(log=SegmentLog(path), blobs=blobs if blobs.exist else None, calls=calls if calls.exist else None)

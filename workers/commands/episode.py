@@ -132,7 +132,7 @@ async def _fold_of(source: Source, t: int) -> Recorded | None:
 
 async def _calls(source: Source, t: int) -> list[Call]:
     if source.blobs is None or source.calls is None:
-        raise BadInput("an export holds no prompts; ask the server that played the run")
+        raise BadInput("this export has no prompts; `chime log export RUN -o FILE --with-blobs` writes them along")
     records = await calls_of(source.calls, source.log.run, episode_stream(t))
     return [
         Call(

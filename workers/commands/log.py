@@ -1,21 +1,26 @@
 """`chime log`: a run's log as others read it."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
 from events.codec import decode, export_line
-from events.errors import FoldMismatch
+from events.errors import BadInput, FoldMismatch
 from events.fold import REPLAY_KINDS
-from events.ids import PROJECTOR_STREAM, Position
+from events.ids import PROJECTOR_STREAM, Position, run_id
 from events.kinds import AnyEvent, Diagnosed, Executed, Folded, Retrieved, RunStarted, Scored
 from events.log import Recorded
 from events.verify import Verified, Verifier
+from infra.csv_rows import export_csv
+from infra.export import ExportReport, export_log
+from infra.log_import import ImportReport
+from infra.log_import import import_log as imported
 from workers.changes import print_changes
 from workers.invocation import Invocation, chime_command, run_async
-from workers.output import Column, json_text
+from workers.output import Column, Output, json_text
 from workers.schema import kind_schema, kind_schemas
-from workers.sources import START, opened, server
+from workers.sources import START, Source, export_path, opened, server
 from workers.terminal import clipped
 from workers.views.refold import Fold, Refolding
 
@@ -49,6 +54,85 @@ def list_logs(invocation: Invocation) -> None:
     columns = [Column("run"), *(Column(name, "right") for name in ("events", "streams", "bank version", "finished"))]
     cells = [[*list(row.values())[:-1], "yes" if row["finished"] else "no"] for row in rows]
     invocation.output.table(columns, cells, empty="no logs yet")
+
+
+@chime_command("export", short_help="Write a run's log to a file or folder.")
+@click.argument("run", required=False)
+@click.option("-o", "--output", "file", metavar="PATH", help="FILE.jsonl, FILE.jsonl.zst, FILE.csv, or a folder.")
+@click.option("--with-blobs", is_flag=True, help="Bodies too: trajectories, prompts, answers.")
+@click.option(
+    "--format", "form", type=click.Choice(["jsonl", "csv"]), help="csv: one row an episode (default: by name)."
+)
+def export(invocation: Invocation, run: str | None, file: str | None, with_blobs: bool, form: str | None) -> None:
+    """Write the log of RUN (default: the newest run), one JSON object a line in position order.
+
+    A name that ends in .zst compresses, a folder holds checked segments, a .csv flat rows for a notebook. Without -o
+    the lines go to stdout.
+    """
+    as_csv = form == "csv" or (form is None and file is not None and file.endswith(".csv"))
+    if file is None and (as_csv or with_blobs):
+        raise BadInput(f"--{'format csv' if as_csv else 'with-blobs'} needs -o PATH")
+    if as_csv and with_blobs:
+        raise BadInput("a .csv holds rows only; export a folder for --with-blobs")
+
+    path = invocation.folder / Path(file).expanduser() if file is not None else None
+
+    async def work() -> ExportReport | int:
+        async with opened(invocation, run) as source:
+            if path is None:
+                return await _print_lines(invocation.output, source)
+            if as_csv:
+                return await export_csv(source.log, path)
+            return await _exported(source, path, with_blobs=with_blobs)
+
+    report = run_async(work)
+    output = invocation.output
+    if isinstance(report, ExportReport):
+        output.data(report)
+        more = f", {report.blobs} bodies, {report.calls} calls" if report.blobs is not None else ""
+        output.line(f"wrote {report.events} events of run {report.run} to {file}{more}")
+    elif file is not None:
+        output.data({"path": file, "rows": report})
+        output.line(f"wrote {report} episodes to {file}")
+
+
+async def _print_lines(output: Output, source: Source) -> int:
+    """Every line of the export on stdout; how many."""
+    count = 0
+    async for page in source.log.pages(START):
+        for one in page:
+            output.raw(export_line(one).decode())
+        count += len(page)
+    return count
+
+
+async def _exported(source: Source, path: Path, *, with_blobs: bool) -> ExportReport:
+    if not with_blobs:
+        return await export_log(source.log, path)
+    if source.blobs is None:
+        raise BadInput("this export has no blobs beside it; export from the server that played the run")
+    return await export_log(source.log, path, blobs=source.blobs, calls=source.calls)
+
+
+@chime_command("import", short_help="Read an exported log into the server.")
+@click.argument("path")
+@click.option("--run", "name", metavar="NAME", help="Under another name; ids follow it.")
+def import_log(invocation: Invocation, path: str, name: str | None) -> None:
+    """Read an export (file or folder, with its bodies where it has some) into the server, checked line by line.
+
+    Exported again it is the same bytes. The same export twice changes nothing.
+    """
+    export_at = export_path(invocation.folder, path)
+    target = run_id(name) if name is not None else None
+
+    async def work() -> ImportReport:
+        async with server(invocation, making=True) as there:
+            return await imported(export_at, there.store, there.blobs, there.calls, target)
+
+    report = run_async(work)
+    invocation.output.data(report)
+    word = "imported" if report.written else "there already:"
+    invocation.output.line(f"{word} run {report.run}, {report.events} events; next: chime log verify {report.run}")
 
 
 @chime_command("verify", short_help="Decide again and compare every version of the banks.")
