@@ -87,8 +87,6 @@ class Price(Struct, frozen=True, kw_only=True):
 
     input: float
     output: float
-    #: of prompt tokens that the endpoint had cached; None = as `input`
-    cached_input: float | None = None
 
 
 class PolicySettings(Struct, frozen=True, kw_only=True):
@@ -207,7 +205,7 @@ def check(configuration: Configuration) -> None:
     for section in ("models", *(f"roles.{role}" for role in ROLES)):
         _check_model(section, _section(configuration, section))
     for model, price in configuration.prices.items():
-        if min(price.input, price.output, price.cached_input or 0) < 0:
+        if min(price.input, price.output) < 0:
             raise BadInput(f"prices.{model}: is out of its range; it must be 0 or more")
 
 
