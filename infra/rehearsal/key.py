@@ -2,7 +2,9 @@
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +25,12 @@ class KeyTask(Struct, frozen=True, kw_only=True):
     #: the task's first user message, exactly
     text: str
     turns: Turns
-    #: same shape as `turns`, scored 0 by the benchmark
+    #: same shape as `turns`, scored 0 by the benchmark: what a wrong execution does
     saboteur: Turns
-    #: names of the functions that the right way needs; tasks that share one can learn from each other
+    #: what following a wrong plan does, and what a wrong execution of a wrong plan does, where they differ
+    saboteur_plan: Turns | None = None
+    saboteur_both: Turns | None = None
+    #: names of the functions a solver may need; informative, the right way says which ones matter
     family: list[str] = []
 
 
@@ -51,11 +56,25 @@ def on_the_wire(name: str) -> str:
     return name.replace(".", "_")
 
 
+def functions(task: KeyTask) -> list[str]:
+    """The functions that the right way calls, as tool schemas spell them, in the order of their first use."""
+    names = {on_the_wire(call.name): None for turn in task.turns for message in turn for call in calls_of(message)}
+    return list(names)
+
+
 class KnownTask(Struct, frozen=True, kw_only=True):
-    """A task of the key under its id."""
+    """A task of the key under its id, with what experiences about it are about."""
 
     task_id: str
     task: KeyTask
+    #: functions of the right way, or the domain where it calls none; tasks that share one can learn from each other
+    topics: list[str]
+    #: the one of `topics` that experiences written here name
+    topic: str
+
+
+#: a function that fewer tasks share teaches nobody
+_SHARED = 3
 
 
 def folded_text(text: str) -> str:
@@ -69,8 +88,13 @@ class AnswerKey:
     def __init__(self, tasks: Mapping[str, KeyTask]) -> None:
         self.tasks = dict(tasks)
         self._by_text: dict[str, list[KnownTask]] = {}
+        topics = {task_id: functions(task) or [task.domain] for task_id, task in self.tasks.items()}
+        counts = Counter(topic for found in topics.values() for topic in found)
         for task_id in sorted(self.tasks):
-            known = KnownTask(task_id=task_id, task=self.tasks[task_id])
+            # The rarest function that is still shared tells a family from its neighbours; else the most common one.
+            shared = [topic for topic in topics[task_id] if counts[topic] >= _SHARED]
+            topic = min(shared, key=counts.__getitem__) if shared else max(topics[task_id], key=counts.__getitem__)
+            known = KnownTask(task_id=task_id, task=self.tasks[task_id], topics=topics[task_id], topic=topic)
             self._by_text.setdefault(folded_text(known.task.text), []).append(known)
 
     def __len__(self) -> int:
@@ -91,7 +115,7 @@ def offered(known: Sequence[KnownTask], tools: Iterable[str]) -> KnownTask | Non
     """The first of `known` whose functions are all among `tools`; the first of all where none fits; None for none."""
     names = frozenset(tools)
     for candidate in known:
-        if all(name in names or on_the_wire(name) in names for name in candidate.task.family):
+        if all(name in names for name in functions(candidate.task)):
             return candidate
     return known[0] if known else None
 
@@ -113,8 +137,9 @@ def read_key(path: Path) -> AnswerKey:
     if not tasks:
         raise BadInput(f"{path} holds no task")
     for task_id, task in tasks.items():
+        ways = (task.turns, task.saboteur, task.saboteur_plan or [], task.saboteur_both or [])
         try:
-            for turn in [*task.turns, *task.saboteur]:
+            for turn in chain.from_iterable(ways):
                 for message in turn:
                     list(calls_of(message))
         except (AttributeError, KeyError, TypeError, ValueError) as error:

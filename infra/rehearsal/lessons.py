@@ -12,7 +12,7 @@ from typing import Literal
 
 from events.ids import Stage
 from infra.rehearsal.asking import ShownMemory
-from infra.rehearsal.key import KeyTask, calls_of, on_the_wire
+from infra.rehearsal.key import KnownTask, calls_of, on_the_wire
 
 Effect = Literal["helpful", "misleading", "foreign"]
 
@@ -68,41 +68,31 @@ def _choice(options: Sequence[str], *parts: str) -> str:
     return options[int.from_bytes(digest[:8], "big") % len(options)]
 
 
-def topics(task: KeyTask) -> list[str]:
-    """What a lesson for this task can be about: its functions, or its domain where it calls none."""
-    return [on_the_wire(name) for name in task.family] or [task.domain]
-
-
-def _arguments(task: KeyTask, function: str) -> list[str]:
-    """Names of the arguments that the right way gives to `function`, as many as a sentence bears."""
+def _about(known: KnownTask) -> str:
+    """The topic with the argument names the right way gives it, as many as a sentence bears."""
     names: dict[str, None] = {}
-    for turn in task.turns:
+    for turn in known.task.turns:
         for message in turn:
             for call in calls_of(message):
-                if on_the_wire(call.name) == function:
+                if on_the_wire(call.name) == known.topic:
                     names.update(dict.fromkeys(call.arguments))
-    return list(names)[:4]
+    arguments = ", ".join(list(names)[:4])
+    return f"`{known.topic}` ({arguments})" if arguments else f"`{known.topic}`"
 
 
-def _about(task: KeyTask) -> str:
-    topic = topics(task)[0]
-    arguments = _arguments(task, topic)
-    return f"`{topic}` ({', '.join(arguments)})" if arguments else f"`{topic}`"
-
-
-def helpful(task: KeyTask, stage: Stage) -> str:
+def helpful(known: KnownTask, stage: Stage) -> str:
     """The lesson that lowers the fault rate of `stage` for tasks of this family."""
-    return f"{_about(task)}: {_choice(_HELPFUL[stage], stage, topics(task)[0])}."
+    return f"{_about(known)}: {_choice(_HELPFUL[stage], stage, known.topic)}."
 
 
-def pitfall(task: KeyTask, stage: Stage) -> str:
+def pitfall(known: KnownTask, stage: Stage) -> str:
     """The wrong approach this family invites; a wrong plan, a wrong execution and a misleading lesson all say it."""
-    return _choice(_MISLEADING[stage], stage, topics(task)[0])
+    return _choice(_MISLEADING[stage], stage, known.topic)
 
 
-def misleading(task: KeyTask, stage: Stage) -> str:
+def misleading(known: KnownTask, stage: Stage) -> str:
     """The lesson that leads tasks of this family astray."""
-    return f"{_about(task)}: {pitfall(task, stage)}."
+    return f"{_about(known)}: {pitfall(known, stage)}."
 
 
 def vague(stage: Stage) -> str:
@@ -115,10 +105,10 @@ def takes_pitfall(text: str, stage: Stage) -> bool:
     return any(sentence in text for sentence in _MISLEADING[stage])
 
 
-def effect(memory: ShownMemory, task: KeyTask) -> frozenset[Effect]:
+def effect(memory: ShownMemory, known: KnownTask) -> frozenset[Effect]:
     """What an item does to its stage of this task; a merged item may do several things, a vague one none."""
     effects: set[Effect] = set()
-    own = set(topics(task))
+    own = set(known.topics)
     for line in memory.experience.splitlines():
         about = set(_NAMED.findall(line))
         good = any(sentence in line for sentence in _HELPFUL[memory.stage])
@@ -135,17 +125,25 @@ def effect(memory: ShownMemory, task: KeyTask) -> frozenset[Effect]:
     return frozenset(effects)
 
 
+def lesson_lines(text: str) -> list[str]:
+    """Every lesson that stands in `text`, each once, in order."""
+    sentences = [sentence for texts in (*_HELPFUL.values(), *_MISLEADING.values()) for sentence in texts]
+    found = re.findall(rf"`[^`\n]+`(?: \([^)\n]*\))?: (?:{'|'.join(map(re.escape, sentences))})\.", text)
+    return list(dict.fromkeys(found))
+
+
 _SPECIFIC = re.compile(r"\"[^\"]*\"|'[^']*'|`[^`]*`|\S*\d\S*|\S*[@/\\]\S*")
 _NAME = re.compile(r"(?<=[a-z,] )[A-Z]\w+")
 
 
-def scenario(task: KeyTask, stage: Stage) -> str:
+def scenario(known: KnownTask, stage: Stage) -> str:
     """When the experience applies: the request's wording without quotes, numbers, addresses and names.
 
     Close to the query of its stage, so that a later task of the family finds it: the task text for planning, the plan's
     calls and the task text for execution.
     """
-    text = _NAME.sub("", _SPECIFIC.sub("", task.text))
+    text = _NAME.sub("", _SPECIFIC.sub("", known.task.text))
     wording = " ".join(text.split()[:60])
-    functions = ", ".join(topics(task)[:4])
-    return f"{task.domain}: {wording}" if stage == "planning" else f"calls {functions}. {wording}"
+    if stage == "planning":
+        return f"{known.task.domain}: {wording}"
+    return f"calls {', '.join(known.topics[:4])}. {wording}"
