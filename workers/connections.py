@@ -1,45 +1,119 @@
 """The server that holds the logs, and everything of ours on it: opened in one place, closed in one place."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
 import structlog
-from redis.asyncio import Redis
 
+from events.errors import BadInput
+from events.ids import Position, RunId, run_id
 from infra.blobs import FolderBlobs, RedisBlobs
 from infra.calls import CallStore, RedisCalls
 from infra.redis_client import Durability, connected, durability, redacted
 from infra.redis_log import RedisLogStore
 from infra.redis_server import embedded_server
-from infra.rq_queue import RqQueue
-from runtime.ports import Blobs, Clock
+from runtime.ports import Blobs, Clock, EventLog, LogStore
 
 _log = structlog.get_logger("chime.redis")
 
+#: before the first event
+START = Position(0)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Connections:
-    """One server's parts, as this process uses them."""
+class Source:
+    """One log to read, and its bodies where they are at hand."""
 
-    redis: Redis
-    #: with its password: for children and rq, never for a log line
-    url: str
-    #: without its password
-    where: str
-    prefix: str
-    server: Durability
-    #: started by us for this home
-    embedded: bool
-    store: RedisLogStore
+    log: EventLog
+    blobs: Blobs | None = None
+    calls: CallStore | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """All runs of a server, with what belongs to them."""
+
+    store: LogStore
     blobs: Blobs
     calls: CallStore
-    queue: RqQueue
+    #: with its password: for children and rq, never for a line that people see; "" for a home without a server
+    url: str
+    prefix: str
+    #: the address for people: without a password
+    where: str
+    #: what it promises; None for a home without a server
+    promises: Durability | None = None
+
+    @property
+    def embedded(self) -> bool:
+        """Whether it is the home's own."""
+        return self.where.startswith("home ")
+
+    def warn(self) -> None:
+        """Say what a foreign server may lose; for commands that write to it."""
+        if not self.embedded and self.promises is not None:
+            for warning in self.promises.warnings:
+                _log.warning("server_may_lose_events", where=self.where, reason=warning)
+
+    def source(self, log: EventLog) -> Source:
+        """A run of this server with its bodies."""
+        return Source(log=log, blobs=self.blobs, calls=self.calls)
+
+    async def existing(self, run: str) -> EventLog:
+        """The log of a run that exists.
+
+        Raises:
+            BadInput: there is none; names near ones.
+        """
+        log = self.store.open(run_id(run))
+        if await log.head() == 0:
+            raise BadInput(await self._unknown(run))
+        return log
+
+    async def newest(self) -> EventLog:
+        """The log of the run that was started last.
+
+        Raises:
+            BadInput: there is no run.
+        """
+        newest: tuple[str, RunId] | None = None
+        for run in await self.store.runs():
+            first = await self.store.open(run).read(START, 1)
+            if first and (newest is None or (first[0].at, run) > newest):
+                newest = (first[0].at, run)
+        if newest is None:
+            raise BadInput(f"there is no run on {self.where}; `chime demo` makes three, `chime run start` one of yours")
+        return self.store.open(newest[1])
+
+    async def _unknown(self, run: str) -> str:
+        runs = await self.store.runs()
+        close = get_close_matches(run, runs, n=3, cutoff=0.5)
+        if close:
+            hint = f"did you mean {' or '.join(close)}?"
+        elif runs:
+            hint = "`chime run list` names those there are"
+        else:
+            hint = "there are none yet: `chime demo` makes three"
+        return f"no run {run!r} on {self.where}; {hint}"
+
+    async def copy_blobs(self, source: Source, run: RunId, hashes: Iterable[str]) -> None:
+        """Bodies of `source` for `run` as well.
+
+        Raises:
+            BadInput: the source has no blobs at hand.
+            MissingBlob: one of them is not there.
+        """
+        for sha256 in hashes:
+            if source.blobs is None:
+                raise BadInput("this export has no blobs beside it; export it with --with-blobs")
+            await self.blobs.put(run, await source.blobs.get(source.log.run, sha256))
 
 
 @asynccontextmanager
-async def connections(home: Path, url: str, prefix: str, clock: Clock) -> AsyncIterator[Connections]:
+async def connections(home: Path, url: str, prefix: str, clock: Clock) -> AsyncIterator[Server]:
     """The server at `url`, or the home's own where `url` is empty.
 
     Bodies are files of the home beside its own server, and in Redis beside another one: workers may run elsewhere.
@@ -49,26 +123,19 @@ async def connections(home: Path, url: str, prefix: str, clock: Clock) -> AsyncI
         Unreachable: no server, or it does not answer.
     """
     async with AsyncExitStack() as stack:
-        embedded = not url
-        if embedded:
+        own = not url
+        if own:
             url = (await stack.enter_async_context(embedded_server(home))).url
-        where = redacted(url)
+        where = f"home {home}" if own else redacted(url)
         redis = await stack.enter_async_context(connected(url))
-        server = await durability(redis, where)
-        if not embedded:
-            for warning in server.warnings:
-                _log.warning("server_may_lose_events", where=where, reason=warning)
-        queue = await stack.enter_async_context(RqQueue(url, prefix))
-        yield Connections(
-            redis=redis,
-            url=url,
-            where=where,
-            prefix=prefix,
-            server=server,
-            embedded=embedded,
+        promises = await durability(redis, where)
+        yield Server(
             # The home's server writes every event to disk before it answers; another one is asked to.
-            store=RedisLogStore(redis, prefix, clock, where, None if embedded else server),
-            blobs=FolderBlobs(home) if embedded else RedisBlobs(redis, prefix, where),
+            store=RedisLogStore(redis, prefix, clock, where, None if own else promises),
+            blobs=FolderBlobs(home) if own else RedisBlobs(redis, prefix, where),
             calls=RedisCalls(redis, prefix, where),
-            queue=queue,
+            url=url,
+            prefix=prefix,
+            where=where,
+            promises=promises,
         )

@@ -30,14 +30,13 @@ from runtime.ports import Environment, EventLog
 from runtime.statistics import Interval, mcnemar, paired, paired_difference, wilson
 from workers.conductor import Conductor
 from workers.configuration import Configuration
-from workers.connections import Connections, connections
+from workers.connections import START, Server, connections
 from workers.coordinator import RunView
 from workers.driving import Hands, drive, hands, interruptible, log_lines
 from workers.header import begin
 from workers.invocation import Invocation
 from workers.live import LiveLine
 from workers.run_stream import tell
-from workers.sources import START
 from workers.starting import Choice, beginning
 
 #: arm -> (policy, whether it learns nothing)
@@ -153,9 +152,10 @@ async def demonstrate(invocation: Invocation, plan: Plan) -> Demonstration:
         url = await stack.enter_async_context(rehearsal_server(AnswerKey(key), settings))
         redis = configuration.redis
         there = await stack.enter_async_context(connections(home, redis.url, redis.prefix, clock))
+        there.warn()
         output.note(
             f"{plan.environment}: {len(tasks)} tasks in {len(ARMS)} arms; model {MODEL} at {url}; "
-            f"{there.server.product} {there.server.version} at {there.where}"
+            f"{_product(there)} of {there.where}"
         )
         runs = await _begun(there, configuration, plan, loaded, tasks, url)
         live = LiveLine(output, clock, names={run: arm for arm, run in runs.items()})
@@ -199,7 +199,7 @@ def _configured(configuration: Configuration) -> Configuration:
 
 
 async def _begun(
-    there: Connections,
+    there: Server,
     configuration: Configuration,
     plan: Plan,
     environment: Environment,
@@ -230,7 +230,7 @@ async def _begun(
 class _Deadline:
     """Ends every arm at the same time, where fifty episodes do not fit: open episodes end, no other one begins."""
 
-    def __init__(self, there: Connections, runs: Sequence[RunId], seconds: float, live: LiveLine) -> None:
+    def __init__(self, there: Server, runs: Sequence[RunId], seconds: float, live: LiveLine) -> None:
         self._there, self._runs, self._seconds, self._live = there, runs, seconds, live
         self._started = anyio.Event()
         self.stopped_after_s: float | None = None
@@ -252,7 +252,7 @@ class _Deadline:
 
 
 async def _compared(
-    there: Connections,
+    there: Server,
     runs: Mapping[str, RunId],
     plan: Plan,
     version: str,
@@ -333,3 +333,7 @@ async def _verified(log: EventLog) -> _Seen:
         labels=dict(sorted(told.labels.items())),
         verifier=verifier,
     )
+
+
+def _product(there: Server) -> str:
+    return f"{there.promises.product} {there.promises.version}" if there.promises else "no server"

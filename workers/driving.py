@@ -14,11 +14,12 @@ import structlog
 
 from events.ids import RunId
 from infra.local_queue import LocalQueue
+from infra.rq_queue import RqQueue
 from infra.telemetry import configure
 from runtime.ports import Clock, JobQueue
 from workers.conductor import Control
 from workers.configuration import Configuration
-from workers.connections import Connections
+from workers.connections import Server
 from workers.coordinator import RunView, coordinated
 from workers.engine import engine
 from workers.processes import Child, workers
@@ -49,7 +50,7 @@ class Interrupted(BaseException):
 
 @asynccontextmanager
 async def hands(
-    there: Connections, home: Path, environment: Mapping[str, str], clock: Clock, doing: Hands, log: TextIO | None
+    there: Server, home: Path, environment: Mapping[str, str], clock: Clock, doing: Hands, log: TextIO | None
 ) -> AsyncIterator[JobQueue]:
     """Workers that take jobs while the body runs; the queue to give them.
 
@@ -80,12 +81,12 @@ async def hands(
         environment = {**environment, "CHIME_REDIS_URL": there.url}
     children = [Child(kind="act", arguments=[*shared, "--hosts", str(doing.hosts)])] * doing.processes
     children.append(Child(kind="diagnose", arguments=shared))
-    async with workers(children, environment, log):
-        yield there.queue
+    async with RqQueue(there.url, there.prefix) as rq, workers(children, environment, log):
+        yield rq
 
 
 async def drive(
-    there: Connections,
+    there: Server,
     queue: JobQueue,
     clock: Clock,
     runs: Sequence[RunId],

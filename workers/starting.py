@@ -22,8 +22,9 @@ from runtime.prompting import Prompts, load_prompts
 from runtime.protocol import Part, Protocol, TaskList, task_list
 from runtime.task import Description, Task
 from workers.configuration import ROLES, Configuration
+from workers.connections import Server
 from workers.header import Head, head, recorded_head
-from workers.sources import Server, banks_at, newest_version
+from workers.sources import banks_at, newest_version
 from workers.views.banks import version_at
 
 

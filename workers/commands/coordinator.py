@@ -6,6 +6,7 @@ import anyio
 
 from infra.clock import SystemClock
 from infra.ownership import assert_sole_owner
+from infra.rq_queue import RqQueue
 from infra.telemetry import configure
 from workers.connections import connections
 from workers.coordinator import Coordinator
@@ -27,10 +28,12 @@ def coordinator(invocation: Invocation) -> None:
     async def serve() -> None:
         clock = SystemClock()
         async with connections(home, settings.redis.url, settings.redis.prefix, clock) as there:
+            there.warn()
             invocation.output.note(f"serving the open runs of {there.where}")
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_until_signal, tasks.cancel_scope)
-                await Coordinator(there.store, there.queue, clock).serve()
+                async with RqQueue(there.url, there.prefix) as queue:
+                    await Coordinator(there.store, queue, clock).serve()
 
     run_async(serve)
 

@@ -14,9 +14,10 @@ from events.log import Recorded
 from infra.calls import CallRecord, answer_of, calls_of, messages_of
 from runtime.ports import ChatAnswer
 from runtime.task import Message
+from workers.connections import START, Source
 from workers.invocation import Invocation, chime_command, run_async
 from workers.output import Column, Output
-from workers.sources import START, Source, opened, split_words
+from workers.sources import opened, split_words
 from workers.terminal import clipped
 from workers.views.episodes import EpisodeRow, EpisodeRows, operation_name
 

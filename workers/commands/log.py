@@ -17,10 +17,11 @@ from infra.export import ExportReport, export_log
 from infra.log_import import ImportReport
 from infra.log_import import import_log as imported
 from workers.changes import print_changes
+from workers.connections import START, Source
 from workers.invocation import Invocation, chime_command, run_async
 from workers.output import Column, Output, json_text
 from workers.schema import kind_schema, kind_schemas
-from workers.sources import START, Source, export_path, opened, server
+from workers.sources import export_path, opened, server
 from workers.terminal import clipped
 from workers.views.refold import Fold, Refolding
 

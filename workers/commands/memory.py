@@ -9,10 +9,11 @@ from events.ids import Stage, run_id
 from events.kinds import RunStarted, SeedBank
 from events.seeding import seed_items
 from workers.changes import print_changes
+from workers.connections import START, Source
 from workers.header import begin, head, recorded_head
 from workers.invocation import Invocation, chime_command, run_async
 from workers.output import Column, Output, json_text
-from workers.sources import START, Source, banks_at, newest_version, opened, server, split_words
+from workers.sources import banks_at, newest_version, opened, server, split_words
 from workers.terminal import clipped
 from workers.views.banks import (
     HISTORY_KINDS,

@@ -10,9 +10,10 @@ from events.kinds import Operated
 from infra.rq_queue import RqQueue
 from runtime.ports import EventLog
 from workers.conductor import Conductor
+from workers.connections import START, Server
 from workers.invocation import Invocation, chime_command, run_async
 from workers.run_stream import tell
-from workers.sources import START, Server, server
+from workers.sources import server
 from workers.views.summary import Summary, summarized
 
 #: outcomes after which nothing is left to do

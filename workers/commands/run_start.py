@@ -23,7 +23,7 @@ from runtime.errors import RunStopped
 from runtime.ports import Environment
 from workers.conductor import Control
 from workers.configuration import ROLES
-from workers.connections import Connections, connections
+from workers.connections import Server, connections
 from workers.driving import Hands, Interrupted, drive, hands, interruptible, log_lines
 from workers.engine import OPERATIONAL
 from workers.expectation import Expectation, expected
@@ -31,7 +31,6 @@ from workers.header import begin, recorded_head
 from workers.invocation import Invocation, chime_command, run_async
 from workers.live import LiveLine
 from workers.run_stream import tell
-from workers.sources import Server
 from workers.starting import Beginning, Choice, beginning, new_run_id, operational
 from workers.views.summary import Summary, summarized
 
@@ -204,6 +203,7 @@ async def _drive(invocation: Invocation, run: RunId, given: Mapping[str, Any], c
         there = await stack.enter_async_context(
             connections(home, configuration.redis.url, configuration.redis.prefix, clock)
         )
+        there.warn()
         if choice is not None:
             await _begun(invocation, there, run, choice)
         else:
@@ -216,7 +216,7 @@ async def _drive(invocation: Invocation, run: RunId, given: Mapping[str, Any], c
     raise Interrupted
 
 
-async def _begun(invocation: Invocation, there: Connections, run: RunId, choice: Choice) -> None:
+async def _begun(invocation: Invocation, there: Server, run: RunId, choice: Choice) -> None:
     """The run's head is in the log: the same command again goes on with the same run."""
     configuration = invocation.configuration
     loaded = environments.load(
@@ -225,7 +225,7 @@ async def _begun(invocation: Invocation, there: Connections, run: RunId, choice:
     try:
         if await owner_of(configuration.endpoint("planner"), invocation.environment) == OWNER:
             choice = replace(choice, labels=(*choice.labels, LABEL))
-        made = await beginning(configuration, choice, cast("Environment", loaded), _server(there))
+        made = await beginning(configuration, choice, cast("Environment", loaded), there)
     finally:
         await loaded.aclose()
     await made.prompts.store(there.blobs, run)
@@ -239,10 +239,9 @@ async def _begun(invocation: Invocation, there: Connections, run: RunId, choice:
     )
 
 
-async def _resumed(invocation: Invocation, there: Connections, run: RunId) -> None:
+async def _resumed(invocation: Invocation, there: Server, run: RunId) -> None:
     """The run is told that somebody goes on with it, and where its endpoints are now."""
-    server = _server(there)
-    log = await server.existing(run)
+    log = await there.existing(run)
     header = (await recorded_head(log)).started
     if (await log.read_stream(RUN_STREAM))[-1].kind == "run_finished":
         raise BadInput(f"run {run} is finished; `chime memory fork {run} --run NEW` starts another from its banks")
@@ -259,9 +258,3 @@ def _gives_endpoints(invocation: Invocation) -> bool:
     """Whether the configuration says anything about endpoints; else those of the header stay."""
     origins = invocation.resolved.origins
     return any(name.startswith(("models.", "roles.")) and origin.kind != "default" for name, origin in origins.items())
-
-
-def _server(there: Connections) -> Server:
-    return Server(
-        store=there.store, blobs=there.blobs, calls=there.calls, url=there.url, prefix=there.prefix, where=there.where
-    )
