@@ -68,9 +68,9 @@ def _driving(function: F) -> F:
 @click.option("--domain", "domains", multiple=True, metavar="NAME", help="A domain of the benchmark; repeatable.")
 @click.option("--task", "tasks", multiple=True, metavar="ID", help="This task; repeatable.")
 @click.option("--limit", type=int, metavar="N", help="At most this many tasks.")
-@click.option("--protocol", type=click.Choice(["all", "table1", "text"]), default="all", show_default=True)
+@click.option("--protocol", type=click.Choice(["all", "table1", "text"]), help="How tasks are split (run.protocol).")
 @click.option("--part", type=click.Choice(["train", "eval"]), default="train", show_default=True, help="Of the split.")
-@click.option("--ordering", type=int, metavar="SEED", help="Order tasks by hash under this seed (default: canonical).")
+@click.option("--ordering", metavar="SEED", help="Order by hash under this seed, or canonical (run.ordering_seed).")
 @click.option("--model", metavar="NAME", help="Model of every role (models.model).")
 @click.option("--role", "roles", multiple=True, metavar="ROLE=MODEL", help="Another model for one role.")
 @click.option("--policy", metavar="NAME", help="Which policy decides (policy.name).")
@@ -95,9 +95,9 @@ def start(invocation: Invocation, **given: Any) -> int:
         environment=given["environment"],
         domains=given["domains"],
         tasks=given["tasks"],
-        protocol=given["protocol"],
+        protocol=given["protocol"] or invocation.configuration.run.protocol,
         part=given["part"],
-        ordering=given["ordering"],
+        ordering=_ordering(given["ordering"], invocation.configuration.run.ordering_seed),
         limit=given["limit"],
         frozen=given["frozen"],
         seed_bank=given["seed_bank"],
@@ -136,6 +136,22 @@ def _with_flags(invocation: Invocation, given: Mapping[str, Any]) -> Invocation:
             raise BadInput(f"--role {role}={model}: no role {role!r}; there is {', '.join(ROLES)}")
         named[f"roles.{role}.model"] = ("--role", model)
     return invocation.with_flags(named)
+
+
+def _ordering(given: str | None, configured: int) -> int | None:
+    """The seed of the order of tasks; None for the benchmark's own order.
+
+    Raises:
+        BadInput: neither an integer nor `canonical`.
+    """
+    if given is None:
+        return configured
+    if given == "canonical":
+        return None
+    try:
+        return int(given)
+    except ValueError:
+        raise BadInput(f"--ordering {given}: must be an integer or canonical") from None
 
 
 def _pairs(given: tuple[str, ...], flag: str) -> dict[str, str]:
