@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from importlib.resources import files
 from typing import Any, cast
+from uuid import uuid4
 
 import anyio
 import structlog
@@ -32,11 +33,18 @@ _WAITAOF_S = 5.0
 
 _APPEND = (files("infra") / "append.lua").read_text()
 _READ_STREAM = (files("infra") / "read_stream.lua").read_text()
-#: KEYS restored log and index, then the run's own: the names change in one step, unless the run has a log
+#: how long a log that is being restored outlives whoever restores it, seconds
+_RESTORED_S = 600
+#: KEYS restored log and index, then the run's own: the names change in one step, unless the run has a log. Where no key
+#: is left beside it, an earlier try whose reply was lost has changed them.
 _PUBLISH = """
-if redis.call('EXISTS', KEYS[3], KEYS[4]) > 0 then return 0 end
-redis.call('RENAME', KEYS[1], KEYS[3])
-redis.call('RENAME', KEYS[2], KEYS[4])
+local beside, own = redis.call('EXISTS', KEYS[1], KEYS[2]), redis.call('EXISTS', KEYS[3], KEYS[4])
+if beside == 0 and own == 2 then return 1 end
+if own > 0 then return 0 end
+for i = 1, 2 do
+  redis.call('PERSIST', KEYS[i])
+  redis.call('RENAME', KEYS[i], KEYS[i + 2])
+end
 return 1
 """
 
@@ -239,12 +247,12 @@ class RedisLogStore:
         """As `runtime.ports.LogStore.restore`: beside the run's own keys first, then under their names in one step."""
         restored = _Restored(self._redis, [log_key(self._prefix, run), index_key(self._prefix, run)], self._where)
         last = Position(0)
-        await restored.clear()  # what a restore that was killed left behind
         try:
             async for page in pages:
                 for batch in _stretches(page):
                     await restored.put(batch)
                     last = batch[-1].position
+                await restored.keep()
             if last:
                 with our_errors(self._where):
                     await self._redis.zadd(runs_key(self._prefix), {run: 0})
@@ -259,11 +267,12 @@ class RedisLogStore:
 
 
 class _Restored:
-    """A log that is being written beside the run's own keys."""
+    """A log that is being written beside the run's own keys, under names that nobody else has."""
 
     def __init__(self, redis: Redis, own: list[str], where: str) -> None:
         self._redis, self._own, self._where = redis, own, f"{where}, key {own[0]}"
-        self._beside = [f"{key}:restored" for key in own]
+        mine = uuid4().hex
+        self._beside = [f"{key}:restored:{mine}" for key in own]
         self._append = redis.register_script(_APPEND)
         self._publish = redis.register_script(_PUBLISH)
 
@@ -288,6 +297,12 @@ class _Restored:
                 raise VersionGap(f"restore of {batch[0].id}", int(following), batch[0].version)
             case _:
                 raise Mismatch(f"restore of {batch[0].id}: another event is there")
+
+    async def keep(self) -> None:
+        """Let the server forget it, should this process end here."""
+        with our_errors(self._where):
+            for key in self._beside:
+                await self._redis.expire(key, _RESTORED_S)
 
     async def publish(self, run: RunId) -> None:
         """Make it the run's own log, in one step."""

@@ -259,7 +259,7 @@ class SegmentLog:
     """
 
     def __init__(self, path: Path, *, exact: bool = False) -> None:
-        self._path = path
+        self.path = path
         self._parts, self._run = _opened(path, exact)
         self._built: _Index | None = None
 
@@ -280,7 +280,7 @@ class SegmentLog:
             BadInput: always.
         """
         del stream, first, drafts, origin
-        raise BadInput(f"{self._path}: an export is read-only; import it with `chime log import` to go on with it")
+        raise BadInput(f"{self.path}: an export is read-only; import it with `chime log import` to go on with it")
 
     async def read_stream(self, stream: StreamId) -> list[Recorded]:
         """As `runtime.ports.EventLog.read_stream`."""
@@ -360,7 +360,7 @@ class SegmentLog:
 
     async def _check(self, after: Position) -> Position:
         if (head := await self.head()) < after:
-            raise VersionGap(f"head of {self._path}", after, head)
+            raise VersionGap(f"head of {self.path}", after, head)
         return head
 
 
