@@ -1,10 +1,11 @@
 """How the rehearsal model reads a request: which role it is asked to play, for which task, with what before its eyes.
 
 It sees the chat completion request and nothing else, so it depends on the marks that our prompts set: `<task>`,
-`<experiences>`, `<plan>`, `<outcome>`. A gate is known by `<outcome>`, so it is also known when the client no longer
-sends a schema.
+`<experiences>`, `<plan>`, `<outcome>`. A gate is known by `<outcome>`, a merge by `<existing>`, so both are also known
+when the client no longer sends a schema.
 """
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
@@ -13,6 +14,7 @@ from msgspec import Struct
 
 from events.ids import Stage
 from infra.rehearsal.key import AnswerKey, KnownTask, offered
+from runtime.prompting import INDEX_LETTER, message_text
 from runtime.task import Message
 
 Part = Literal["planner", "executor", "gate", "merge"]
@@ -23,11 +25,13 @@ _MEMORY = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 _PLAN = re.compile(r"<plan>\n?(.*?)\n?</plan>", re.DOTALL)
+_EXISTING = re.compile(r"<existing>\n?(.*?)\n?</existing>", re.DOTALL)
+_NEW = re.compile(r"<new>\n?(.*?)\n?</new>", re.DOTALL)
+#: the tools as a planner sees them
+_TOOLS = re.compile(r"<tools>\n?(.*?)\n?</tools>", re.DOTALL)
+_TOOL = re.compile(r"^- ([^(\s]+)\(", re.MULTILINE)
 _OUTCOME = re.compile(r"<outcome>\s*(success|failure)\s*</outcome>")
-_TASK = (
-    re.compile(r"<task>\n?(.*?)\n?</task>", re.DOTALL),
-    re.compile(r"<task>\n?(.*)\n?</task>", re.DOTALL),  # a task text that holds the closing mark itself
-)
+_TASK = re.compile(r"<task>\n?(.*?)\n?</task>", re.DOTALL)
 
 
 class ShownMemory(Struct, frozen=True, kw_only=True):
@@ -41,7 +45,7 @@ class ShownMemory(Struct, frozen=True, kw_only=True):
 
     @property
     def stage(self) -> Stage:
-        return "planning" if self.index.startswith("P") else "execution"
+        return "planning" if self.index.startswith(INDEX_LETTER["planning"]) else "execution"
 
 
 class Asked(Struct, frozen=True, kw_only=True):
@@ -54,8 +58,12 @@ class Asked(Struct, frozen=True, kw_only=True):
     plan: str
     #: None where no outcome is told
     success: bool | None
+    #: texts that are to become one
+    merging: list[str]
     #: top-level names the answer's schema allows; None without a schema
     fields: frozenset[str] | None
+    #: whether each experience is to say how useful it is
+    usefulness: bool
     #: the request's messages, system ones aside
     history: list[Message]
     #: names of the tools that are offered
@@ -65,16 +73,6 @@ class Asked(Struct, frozen=True, kw_only=True):
 
     def shown(self, stage: Stage) -> list[ShownMemory]:
         return [memory for memory in self.memories if memory.stage == stage]
-
-
-def message_text(message: Message) -> str:
-    """The text of a message whose content is a string, a list of parts, or null."""
-    content = message.get("content")
-    if isinstance(content, str):
-        return content
-    if isinstance(content, list):
-        return "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
-    return ""
 
 
 def shown_memories(text: str) -> Iterator[ShownMemory]:
@@ -103,24 +101,24 @@ def _schema(body: dict[str, Any]) -> tuple[str, frozenset[str] | None]:
 def _task(key: AnswerKey, messages: Sequence[Message]) -> list[KnownTask]:
     """The tasks that the first user message, or a `<task>` anywhere, can mean."""
     users = [message_text(message) for message in messages if message.get("role") == "user"]
-    texts = [message_text(message) for message in messages]
-    if users and (exact := key.named(users[0])):
+    if not users:
+        return []
+    if exact := key.named(users[0]):
         return exact
-    for pattern in _TASK:
-        for text in texts:
-            if (match := pattern.search(text)) and (named := key.named(match[1])):
-                return named
-    return key.inside(users[0]) if users else []
+    for message in messages:
+        for match in _TASK.finditer(message_text(message)):
+            # a task of several opening messages shows them all; the key has the first
+            if found := key.named(match[1]) or key.inside(match[1]):
+                return found
+    return key.inside(users[0])
 
 
 def _part(name: str, fields: frozenset[str] | None, tools: Sequence[str], text: str) -> Part:
     if tools:
         return "executor"
-    if name == "merged" or fields == frozenset({"text"}):
+    if name == "merged" or _EXISTING.search(text):
         return "merge"
-    if _OUTCOME.search(text):
-        return "gate"
-    if fields is not None:
+    if name == "diagnosis" or fields is not None or _OUTCOME.search(text):
         return "gate"
     return "executor" if _PLAN.search(text) else "planner"
 
@@ -138,13 +136,17 @@ def read_request(body: dict[str, Any], key: AnswerKey) -> Asked:
     said = "\n".join(message_text(message) for message in opening)
     plan = _PLAN.search(said)
     outcome = _OUTCOME.search(said)
+    described = _TOOLS.search(said) if part == "planner" else None
+    offers = tools or (_TOOL.findall(described[1]) if described else [])
     return Asked(
         part=part,
-        known=offered(_task(key, messages), tools),
+        known=offered(_task(key, messages), offers),
         memories=list(shown_memories(said)),
         plan=plan[1].strip() if plan else "",
         success=outcome[1] == "success" if outcome else None,
+        merging=[match[1] for mark in (_EXISTING, _NEW) if (match := mark.search(said))],
         fields=fields,
+        usefulness='"usefulness"' in json.dumps(body.get("response_format")),
         history=[message for message in messages if message.get("role") != "system"],
         tools=tools,
         repairs=0 if part == "executor" else sum(message.get("role") == "assistant" for message in messages),

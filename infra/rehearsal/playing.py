@@ -12,11 +12,12 @@ from msgspec import Struct
 
 from events.errors import ChimeError
 from events.ids import STAGES, Label, Stage, attributed
-from infra.rehearsal.asking import Asked, message_text
+from infra.rehearsal.asking import Asked
 from infra.rehearsal.key import KnownTask, Turns, calls_of, on_the_wire
 from infra.rehearsal.lessons import helpful, lesson_lines, misleading, pitfall, scenario, takes_pitfall, vague
 from infra.rehearsal.planting import Planted, Planting, StagePlanted
 from infra.rehearsal.truth import Told, Truth
+from runtime.prompting import message_text
 from runtime.task import Message
 
 _LABELS: tuple[Label, ...] = ("planning", "execution", "both", "none")
@@ -106,8 +107,8 @@ class Rehearsal:
             "label": told.label,
             "confidence": told.confidence_e4 / 10_000,
             "evidence": _evidence(told.label, success=success),
-            "planning": self._experience(known, planted, "planning", success=success),
-            "execution": self._experience(known, planted, "execution", success=success),
+            "planning": self._experience(asked, known, planted, "planning"),
+            "execution": self._experience(asked, known, planted, "execution"),
             "misleading": told.misleading,
         }
         if asked.fields is not None:
@@ -145,12 +146,13 @@ class Rehearsal:
                 named.append(memory.index)
         return Told(label=label, confidence_e4=100 * round(100 * confidence), misleading=named)
 
-    def _experience(self, known: KnownTask, planted: Planted, stage: Stage, *, success: bool) -> dict[str, Any]:
+    def _experience(self, asked: Asked, known: KnownTask, planted: Planted, stage: Stage) -> dict[str, Any]:
         """What the gate writes for a stage, whatever label it gives.
 
         Right about a stage that earned the outcome or did nothing wrong in a success. Of the others a reflection tells
         stories: it blames what was right when something else failed, and praises a short cut that went well.
         """
+        success = bool(asked.success)
         earned = stage in attributed(planted.label(success=success))
         sound = success and not planted.external and not planted.of(stage).wrong
         concrete = True
@@ -160,12 +162,13 @@ class Rehearsal:
             text = misleading(known, stage)
         else:
             text, concrete = vague(stage), False
-        return {
+        written = {
             "scenario": scenario(known, stage),
             "experience": text,
             "concrete": concrete,
             "actionable": concrete,
         }
+        return {**written, "usefulness": 0.8 if concrete else 0.05} if asked.usefulness else written
 
 
 def _way(known: KnownTask, plan: StagePlanted, execution: StagePlanted) -> Turns:
@@ -273,10 +276,6 @@ def _evidence(label: Label, *, success: bool) -> str:
 
 
 def _merged(asked: Asked) -> str:
-    """One text from the lessons of a merge request, each once."""
-    everything = "\n".join(message_text(message) for message in asked.history)
-    lines = lesson_lines(everything)
-    if lines:
-        return " ".join(lines)
-    written = [line.strip() for line in everything.splitlines() if line.strip()]
-    return written[-1] if written else ""
+    """One text from the lessons of a merge request, each once; from its texts where they hold no lesson of ours."""
+    lines = lesson_lines("\n".join(asked.merging))
+    return " ".join(lines or dict.fromkeys(" ".join(text.split()) for text in asked.merging))
