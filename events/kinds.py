@@ -36,6 +36,8 @@ class RunConfig(Struct, frozen=True, kw_only=True):
     """Every parameter of a run. Semantic ones may not change on resume; `operational` ones may."""
 
     policy: PolicyConfig
+    #: which rules of evolve, recall and digest the run goes by
+    fold_version: int = 1
     #: L: episode t reads bank version max(0, t+1-L); `latest` reads the newest and records which
     lag: int | Literal["latest"]
     #: reads version 0 throughout and learns nothing

@@ -61,7 +61,7 @@ class Verifier:
         else:
             decode(recorded)
         if self._policy is None:
-            self._policy = policies.recorded(self._state.begun().config.policy)
+            self._policy = policies.of_run(self._state.begun().config)
             self._window = Window(self._state.begun().config, self._state.banks)
         elif self._window is not None and recorded.kind in ("seeded", "folded"):
             self._window.add(self._state.banks)

@@ -6,6 +6,8 @@ Unreachable
 ├── ModelUnavailable        no usable answer from the endpoint within the retries
 ├── EnvironmentUnavailable  the benchmark's environment is not installed or its host does not start
 └── RunStopped              nothing on this endpoint can work: key, quota, unknown model
+BadInput
+└── NotServed               a run that this process cannot work on: other code, benchmark or embedder
 ChimeError
 ├── ModelRefused            the endpoint will not answer this request
 ├── UnreadableAnswer        an answer that a stage cannot use; says why, for the repair turn
@@ -15,7 +17,7 @@ ChimeError
 └── EnvironmentFailed       the host answered with an error; it lives on
 """
 
-from events.errors import ChimeError, Mismatch, Unreachable
+from events.errors import BadInput, ChimeError, Mismatch, Unreachable
 
 
 class MissingBlob(Mismatch):
@@ -24,6 +26,10 @@ class MissingBlob(Mismatch):
     def __init__(self, run: str, sha256: str, reason: str) -> None:
         self.run, self.sha256, self.reason = run, sha256, reason
         super().__init__(f"blob {sha256} of run {run}: {reason}")
+
+
+class NotServed(BadInput):
+    """A run that this process cannot work on: other code, benchmark or embedder. Its jobs are for another worker."""
 
 
 class ModelUnavailable(Unreachable):

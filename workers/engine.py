@@ -22,7 +22,7 @@ from infra.openai_model import openai_model
 from runtime import planners, reflections
 from runtime.context import Context
 from runtime.episode import act, diagnose
-from runtime.errors import RunStopped
+from runtime.errors import NotServed, RunStopped
 from runtime.ports import Blobs, ChatModel, Clock, Environment, EventLog, Job, LogStore, Origin, Role, Taken
 from runtime.prompting import stored_prompts
 from runtime.settings import EndpointSettings, EpisodeSettings, ModelSettings
@@ -65,9 +65,13 @@ class Engine:
         """Bring the job's episode to where its kind of job ends.
 
         Raises:
+            NotServed: this process cannot work on that run; another one may.
             ChimeError: the job failed; it is tried again by whoever asked for it.
         """
-        context = await self._context(job.run)
+        try:
+            context = await self._context(job.run)
+        except BadInput as error:
+            raise NotServed(f"run {job.run}: {error}") from error
         try:
             await (act(job, context) if job.kind == "act" else diagnose(job, context))
         except RunStopped as stopped:
@@ -98,7 +102,7 @@ class Engine:
         banks = Replica(log)
         header = await banks.header()
         config = header.config
-        policy = policies.recorded(config.policy)
+        policy = policies.of_run(config)
         embedder = embedders.load(config.agent["embedder"])
         if embedder.identity != header.embedder:
             raise BadInput(

@@ -35,6 +35,7 @@ from typing_extensions import override
 from infra.redis_client import our_errors, redacted
 from infra.rq_queue import HOST_NAME, Claims, exists, job_of, rq_connection, rq_queue, sweep
 from infra.telemetry import about_job
+from runtime.errors import NotServed
 from runtime.ports import Job, JobKind
 
 _log = structlog.get_logger("chime.worker")
@@ -48,6 +49,8 @@ Lifespan = Callable[[], AbstractAsyncContextManager[Advance]]
 RELEASE_S = 10.0
 #: every so many beats rq's own heartbeats are sent too: they expire after 60 s and cost seven commands a job
 RQ_EVERY_BEATS = 5
+#: how long a job that this worker cannot serve is held before others see it again, seconds
+NOT_SERVED_S = 1.0
 #: how often rq's registries are swept of what died workers left, seconds
 SWEEP_S = 60.0
 
@@ -190,12 +193,18 @@ class HostWorker(SimpleWorker):
                 return  # not begun: whoever asks for lost jobs finds it
             try:
                 failure = await self._failure_of(rq_job, advance)
+                if isinstance(failure, NotServed):
+                    _log.warning("job left to another worker", job_id=rq_job.id, reason=str(failure))
+                    await anyio.sleep(NOT_SERVED_S)
             except anyio.get_cancelled_exc_class():
                 with CancelScope(shield=True):
                     await self._quietly(partial(self._hand_back, rq_job, execution))
                 raise
+            end = partial(self._settle, rq_job, execution, failure)
+            if isinstance(failure, NotServed):
+                end = partial(self._hand_back, rq_job, execution, at_front=False)
             with CancelScope(shield=True):
-                await self._quietly(partial(self._settle, rq_job, execution, failure))
+                await self._quietly(end)
         finally:
             self._free.release()
 
@@ -302,14 +311,14 @@ class HostWorker(SimpleWorker):
         finally:
             self._release(rq_job, execution)
 
-    def _hand_back(self, rq_job: RqJob, execution: Execution) -> None:
-        """To the head of the queue, as if it had never been taken; a job of a forgotten run is dropped."""
+    def _hand_back(self, rq_job: RqJob, execution: Execution, *, at_front: bool = True) -> None:
+        """Back to the queue, as if it had never been taken; a job of a forgotten run is dropped."""
         try:
             with self.connection.pipeline() as pipeline:
                 if exists(rq_job.id, self.connection):
                     rq_job.started_at = rq_job.worker_name = None
                     # First: rq opens the transaction here.
-                    self._queue.enqueue_job(rq_job, pipeline=pipeline, at_front=True)
+                    self._queue.enqueue_job(rq_job, pipeline=pipeline, at_front=at_front)
                 self.cleanup_execution(rq_job, pipeline, execution)
                 pipeline.execute()
             _log.info("job handed back", job_id=rq_job.id, worker_id=self.name)

@@ -58,7 +58,7 @@ class Projector:
         self._state = step(self._state, recorded)
         if self._window is None:
             config = self._state.begun().config
-            self._policy = policies.recorded(config.policy)
+            self._policy = policies.of_run(config)
             self._window = Window(config, self._state.banks)
         elif recorded.kind in ("seeded", "folded"):
             self._window.add(self._state.banks)

@@ -111,6 +111,7 @@ def run_config(configuration: Configuration, choice: Choice, description: Descri
     ids = set(listed.ids)
     return RunConfig(
         policy=policy.config(),
+        fold_version=policies.FOLD_VERSION,
         lag=configuration.lag(),
         frozen=choice.frozen,
         concurrency=configuration.run.concurrency,

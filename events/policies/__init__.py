@@ -12,7 +12,7 @@ from typing import Protocol, cast
 
 from events.bank import Banks
 from events.errors import BadInput, UnknownName
-from events.kinds import Diagnosed, PolicyConfig
+from events.kinds import Diagnosed, PolicyConfig, RunConfig
 from events.operations import Operation
 from events.parameters import Parameters
 
@@ -45,6 +45,10 @@ class Policy:
         return PolicyConfig(name=self.name, version=self.version, parameters=self.parameters.recorded())
 
 
+#: the rules of evolve, recall and digest; a change that gives another digest for the same log counts it up
+FOLD_VERSION = 1
+
+
 def names() -> list[str]:
     """Every policy there is."""
     return sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(__path__))
@@ -60,6 +64,18 @@ def load(name: str, parameters: Parameters | None = None) -> Policy:
         raise UnknownName("policy", name, names())
     module = cast("PolicyModule", import_module(f"{__name__}.{name.replace('-', '_')}"))
     return Policy(name=name, version=module.VERSION, parameters=parameters or Parameters(), _module=module)
+
+
+def of_run(config: RunConfig) -> Policy:
+    """The policy of a run, whose folds this code can make.
+
+    Raises:
+        UnknownName: no such policy or parameter.
+        BadInput: another version of the fold or of the policy.
+    """
+    if config.fold_version != FOLD_VERSION:
+        raise BadInput(f"this chime folds by version {FOLD_VERSION}, the run goes by {config.fold_version}")
+    return recorded(config.policy)
 
 
 def recorded(config: PolicyConfig) -> Policy:

@@ -55,7 +55,7 @@ def other_policy(header: RunStarted, name: str | None, parameters: Mapping[str, 
         UnknownName: no such policy or parameter.
         BadInput: a value that does not fit.
     """
-    recorded = policies.recorded(header.config.policy)
+    recorded = policies.of_run(header.config)
     return policies.load(name or recorded.name, recorded.parameters.changed(parameters))
 
 
