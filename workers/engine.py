@@ -14,6 +14,7 @@ from events.codec import canonical, decode, draft
 from events.errors import BadInput
 from events.ids import RUN_STREAM, RunId, Version
 from events.kinds import Evaluator, Noted, Operated, RunStarted
+from events.policies import Policy
 from infra import embedders, environments
 from infra.banks.replica import Replica
 from infra.calls import CallStore, RecordedCalls
@@ -22,8 +23,8 @@ from infra.openai_model import openai_model
 from runtime import planners, reflections
 from runtime.context import Context
 from runtime.episode import act, diagnose
-from runtime.errors import NotServed, RunStopped
-from runtime.ports import Blobs, ChatModel, Clock, Environment, EventLog, Job, LogStore, Origin, Role, Taken
+from runtime.errors import EnvironmentUnavailable, NotServed, RunStopped
+from runtime.ports import Blobs, ChatModel, Clock, Embedder, Environment, EventLog, Job, LogStore, Origin, Role, Taken
 from runtime.prompting import stored_prompts
 from runtime.settings import EndpointSettings, EpisodeSettings, ModelSettings
 from runtime.task import Task
@@ -70,7 +71,7 @@ class Engine:
         """
         try:
             context = await self._context(job.run)
-        except BadInput as error:
+        except (BadInput, EnvironmentUnavailable) as error:
             raise NotServed(f"run {job.run}: {error}") from error
         try:
             await (act(job, context) if job.kind == "act" else diagnose(job, context))
@@ -102,13 +103,7 @@ class Engine:
         banks = Replica(log)
         header = await banks.header()
         config = header.config
-        policy = policies.of_run(config)
-        embedder = embedders.load(config.agent["embedder"])
-        if embedder.identity != header.embedder:
-            raise BadInput(
-                f"run {run} embeds with {header.embedder.fingerprint}, {config.agent['embedder']} here is "
-                f"{embedder.identity.fingerprint}"
-            )
+        policy, embedder = served(header)
         environment = await self.environment(config.environment["name"])
         description = await environment.describe()
         operational = await operational_of(log, header)
@@ -171,6 +166,21 @@ async def engine(
     """
     async with AsyncExitStack() as stack:
         yield Engine(store, blobs, calls, home, keys, clock, hosts, stack)
+
+
+def served(header: RunStarted) -> tuple[Policy, Embedder]:
+    """The policy and embedder of a run that this code can work on.
+
+    Raises:
+        BadInput: another version of the fold or policy, or vectors of another embedder.
+        UnknownName: no such policy or embedder here.
+    """
+    name = header.config.agent["embedder"]
+    embedder = embedders.load(name)
+    if embedder.identity != header.embedder:
+        there, here = header.embedder.fingerprint, embedder.identity.fingerprint
+        raise BadInput(f"the run embeds with {there}, {name} here is {here}")
+    return policies.of_run(header.config), embedder
 
 
 async def listed_tasks(environment: Environment, chosen: Mapping[str, Any], ids: tuple[str, ...]) -> list[Task]:

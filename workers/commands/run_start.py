@@ -25,7 +25,7 @@ from workers.conductor import Control
 from workers.configuration import ROLES
 from workers.connections import Server, connections
 from workers.driving import Hands, Interrupted, drive, hands, interruptible, log_lines
-from workers.engine import OPERATIONAL
+from workers.engine import OPERATIONAL, served
 from workers.expectation import Expectation, expected
 from workers.header import begin, recorded_head
 from workers.invocation import Invocation, chime_command, run_async
@@ -261,6 +261,9 @@ async def _resumed(invocation: Invocation, there: Server, run: RunId) -> None:
     header = (await recorded_head(log)).started
     if (await log.read_stream(RUN_STREAM))[-1].kind == "run_finished":
         raise BadInput(f"run {run} is finished; `chime memory fork {run} --run NEW` starts another from its banks")
+    served(header)
+    name = header.config.environment["name"]
+    environments.load(name, invocation.home(), environ=invocation.environment)  # raises where it is not installed
     configuration = invocation.configuration
     if _gives_endpoints(invocation):
         wanted = operational(configuration)
