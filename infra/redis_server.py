@@ -34,6 +34,8 @@ _log = structlog.get_logger("chime.redis")
 
 #: how long a server may take to read its file and answer, seconds
 START_S = 60.0
+#: how long a server may take to write its pid, seconds
+_APPEAR_S = 5.0
 #: how long it may take to write its file and end, seconds
 STOP_S = 30.0
 #: how long another command may take to start or stop it, seconds
@@ -178,16 +180,19 @@ class _Use:
     def begin(self) -> Running:
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with self._alone():
-                self._users = (self._folder / "users.lock").open("ab")
-                fcntl.flock(self._users, fcntl.LOCK_SH)
-                try:
-                    return running(self._folder.parent) or self._start()
-                except BaseException:
-                    self._users.close()
-                    raise
-        except PermissionError as error:
-            raise BadInput(f"{self._folder} cannot be written; name a home with CHIME_HOME") from error
+            for name in ("start.lock", "users.lock"):
+                (self._folder / name).touch()
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise BadInput(f"{self._folder} cannot be written ({reason}); name a home with CHIME_HOME") from error
+        with self._alone():
+            self._users = (self._folder / "users.lock").open("ab")
+            fcntl.flock(self._users, fcntl.LOCK_SH)
+            try:
+                return running(self._folder.parent) or self._start()
+            except BaseException:
+                self._users.close()
+                raise
 
     def end(self) -> None:
         """Stop the server, if nobody else uses it."""
@@ -260,17 +265,17 @@ class _Use:
     def _ready(self, socket: Path, pidfile: Path) -> int:
         deadline = time.monotonic() + START_S
         client = _client(str(socket), 5)
-        seen = False
+        pid: int | None = None
         try:
             while time.monotonic() < deadline:
                 try:
                     return int(client.info("server")["process_id"])
                 except (RedisError, OSError):
-                    seen = seen or pidfile.exists()
-                    # A server that cannot read its file writes its pid, says why in its log, and takes the pid away.
-                    if seen and not pidfile.exists():
+                    # A server that cannot read its file writes its pid, says why in its log, and ends.
+                    pid = pid or _pid_in(pidfile)
+                    if pid is not None and not _alive(pid):
                         raise Unreachable("it ended at once") from None
-                    if not seen and time.monotonic() > deadline - START_S + 5:
+                    if pid is None and time.monotonic() > deadline - START_S + _APPEAR_S:
                         raise Unreachable("it did not come up") from None
                     time.sleep(_POLL_S)
         finally:
@@ -311,6 +316,14 @@ def _short_folder() -> str:
         if folder and os.access(folder, os.W_OK) and len(folder) + len("/chime-12345678/redis.sock") <= _SOCKET_PATH:
             return folder
     raise Unreachable("no writable folder with a short path for the server's socket; set TMPDIR to one")
+
+
+def _pid_in(pidfile: Path) -> int | None:
+    """The pid that a server has written; None before it has."""
+    try:
+        return int(pidfile.read_text())
+    except (FileNotFoundError, ValueError):
+        return None
 
 
 def _alive(pid: int) -> bool:
