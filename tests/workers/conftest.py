@@ -1,21 +1,29 @@
-"""A made-up run of a few episodes, folded by the product, for whatever reads logs."""
+"""A made-up run of a few episodes, folded by the product, for whatever reads logs; and whole runs in this process."""
 
+import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import anyio
+import anyio.lowlevel
+import msgspec
 import pytest
 
 from events import policies
 from events.bank import Banks, evolve, seed
-from events.codec import draft, recorded
+from events.codec import canonical, draft, recorded
 from events.ids import (
     PROJECTOR_STREAM,
     RUN_STREAM,
     BankVersion,
     Label,
     MemoryId,
+    Position,
     RunId,
     Stage,
     StreamId,
@@ -45,8 +53,30 @@ from events.kinds import (
     Usage,
 )
 from events.log import Recorded
+from events.parameters import Parameters
 from events.recall import recall
 from events.vectors import Vector, fixed_point
+from events.verify import verify
+from infra import environments
+from infra.blobs import FolderBlobs
+from infra.calls import MemoryCalls, RecordedCalls
+from infra.clock import SystemClock
+from infra.environments.toy import Toy
+from infra.list_log import ListLogStore
+from infra.local_queue import LocalQueue
+from infra.rehearsal import MODEL
+from infra.rehearsal.asking import read_request
+from infra.rehearsal.key import AnswerKey, KeyTask
+from infra.rehearsal.planting import Planting, RehearsalSettings
+from infra.rehearsal.playing import Rehearsal
+from runtime.ports import CallKey, ChatAnswer, ChatModel, ChatRequest, Job, TokenUsage, ToolCall
+from runtime.settings import EpisodeSettings
+from workers.configuration import Configuration, ModelDefaults, PolicySettings, RunSettings
+from workers.connections import Server
+from workers.coordinator import coordinated
+from workers.engine import Engine
+from workers.header import begin
+from workers.starting import Beginning, Choice, beginning
 
 DIMENSION = 8
 TEXT = "Look before you leap, always."
@@ -186,3 +216,198 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+# -- whole runs in this process ----------------------------------------------------------------------------------------
+
+#: the built-in toy as a class of this process: no child to start
+TOY = "infra.environments.toy:Toy"
+
+
+class Rehearsed:
+    """The rehearsal model as a `ChatModel`: what its endpoint answers, without HTTP."""
+
+    def __init__(self, key: AnswerKey, settings: RehearsalSettings) -> None:
+        self._key, self._rehearsal = key, Rehearsal(Planting(settings))
+        #: ids of calls that somebody paid for
+        self.paid: list[str] = []
+
+    async def complete(self, request: ChatRequest, key: CallKey) -> ChatAnswer:
+        await anyio.lowlevel.checkpoint()
+        body: dict[str, Any] = {"messages": request.messages, "tools": request.tools}
+        if request.schema is not None:
+            wanted = {"name": request.schema.get("title", "answer"), "schema": request.schema}
+            body["response_format"] = {"type": "json_schema", "json_schema": wanted}
+        reply = self._rehearsal.play(read_request(body, self._key)).reply
+        self.paid.append(key.id)
+        return ChatAnswer(
+            content=reply.content or "",
+            tool_calls=[
+                ToolCall(id=call["id"], name=call["function"]["name"], arguments=call["function"]["arguments"])
+                for call in reply.tool_calls
+            ],
+            finish_reason="tool_calls" if reply.tool_calls else "stop",
+            usage=TokenUsage(prompt_tokens=len(request.messages), completion_tokens=1),
+            model=MODEL,
+        )
+
+
+class _Engine(Engine):
+    """The product's engine with a model of ours behind its record of calls."""
+
+    def ask(self, model: ChatModel) -> None:
+        self._asked = RecordedCalls(model, self._calls, self._blobs, self._clock)
+
+    async def _model(self, models: Mapping[str, Any], endpoints: Mapping[str, Any]) -> ChatModel:
+        return self._asked
+
+
+@dataclass
+class World:
+    """Logs, bodies, calls and a model: all that runs need, in this process."""
+
+    home: Path
+    model: ChatModel
+    clock: Any = field(default_factory=SystemClock)
+    store: Any = None
+    blobs: Any = None
+    calls: Any = field(default_factory=MemoryCalls)
+    #: what workers see of the store; None = all of it
+    workers_store: Any = None
+    #: put around the handling of every job
+    around: Callable[[Callable[[Job], Any]], Callable[[Job], Any]] = lambda advance: advance
+
+    def __post_init__(self) -> None:
+        self.store = self.store or ListLogStore(self.clock)
+        self.blobs = self.blobs or FolderBlobs(self.home)
+
+    def server(self) -> Server:
+        return Server(store=self.store, blobs=self.blobs, calls=self.calls, url="", prefix="t", where="here")
+
+    def log(self, run: str) -> Any:
+        return self.store.open(RunId(run))
+
+    async def head(self, configuration: Configuration | None = None, **choice: Any) -> Beginning:
+        """The head of a run of the toy unless `choice` says otherwise."""
+        made = configuration or configured()
+        chosen = Choice(**{"environment": TOY, **choice})
+        environment = environments.load(chosen.environment, self.home)
+        try:
+            return await beginning(made, chosen, environment, self.server())
+        finally:
+            await environment.aclose()
+
+    async def begin(self, run: str, configuration: Configuration | None = None, **choice: Any) -> Any:
+        """A run begun; its log."""
+        made = await self.head(configuration, **choice)
+        await made.prompts.store(self.blobs, RunId(run))
+        await begin(self.log(run), made.head)
+        return self.log(run)
+
+    async def drive(self, *runs: str, slots: int = 16, coordinators: int = 1, deadline_s: float = 60) -> list[str]:
+        """Workers and coordinators until the runs stand still; how each stands."""
+        queue = LocalQueue()
+        controls: dict[str, str] = {}
+
+        async def serve(run: str) -> None:
+            controls[run] = (await coordinated(self.log(run), queue, self.clock)).conductor.control
+
+        store = self.workers_store or self.store
+        with anyio.fail_after(deadline_s):
+            async with AsyncExitStack() as stack:
+                working = _Engine(store, self.blobs, self.calls, self.home, {}, self.clock, 16, stack)
+                working.ask(self.model)
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(queue.serve, self.around(working.advance), slots)
+                    async with anyio.create_task_group() as serving:
+                        for run in runs * coordinators:
+                            serving.start_soon(serve, run)
+                    queue.close()
+                    tasks.cancel_scope.cancel()
+        return [controls[run] for run in runs]
+
+    async def play(self, run: str, configuration: Configuration | None = None, **choice: Any) -> list[Recorded]:
+        """A run from its head to its end; its log, verified."""
+        await self.begin(run, configuration, **choice)
+        assert await self.drive(run) == ["finished"]
+        return await self.recorded(run)
+
+    async def recorded(self, run: str) -> list[Recorded]:
+        """The whole log, after the product has verified it."""
+        events = [one async for page in self.log(run).pages(Position(0)) for one in page]
+        verify(events)
+        return events
+
+
+def configured(
+    *,
+    concurrency: int = 4,
+    lag: Any = 4,
+    epochs: int = 1,
+    policy: str = "credit",
+    episode: Any = None,
+    **parameters: Any,
+) -> Configuration:
+    """A configuration with the rehearsal model behind an address that nobody asks."""
+    return Configuration(
+        models=ModelDefaults(model=MODEL, base_url="http://127.0.0.1:9/v1"),
+        run=RunSettings(concurrency=concurrency, lag=lag, epochs=epochs),
+        policy=PolicySettings(name=policy, parameters=Parameters(**parameters)),
+        episode=episode or EpisodeSettings(),
+    )
+
+
+def contents(events: Sequence[Recorded]) -> set[tuple[str, int, str, bytes]]:
+    """What must not depend on timing: (stream, version, kind, data) of episodes and projector, `source` aside."""
+    found = set()
+    for one in events:
+        if one.stream != RUN_STREAM:
+            data = json.loads(one.data)
+            data.pop("source", None) if one.kind == "retrieved" else None
+            found.add((one.stream, one.version, one.kind, canonical(data)))
+    return found
+
+
+def digests(events: Sequence[Recorded]) -> list[str]:
+    """The digest at every version from 1, in order."""
+    return [json.loads(one.data)["digest"] for one in events if one.kind == "folded"]
+
+
+@pytest.fixture(scope="session")
+def toy_key() -> AnswerKey:
+    """What the rehearsal model knows of the toy."""
+    toy = Toy()
+    answers = {one["task_id"]: {"domain": one["domain"], **toy.oracle(one["domain"], one["task_id"])}
+               for one in toy.tasks()}  # fmt: skip
+    return AnswerKey({task: msgspec.convert(one, KeyTask) for task, one in answers.items()})
+
+
+@pytest.fixture
+def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coordinator that looks after its jobs in every round, and whose rounds are short."""
+    monkeypatch.setattr("workers.coordinator._LIVENESS_S", 0.0)
+    monkeypatch.setattr("workers.coordinator._PATIENCE_S", 0.05)
+    monkeypatch.setattr("workers.coordinator._AGAIN_S", 0.01)
+
+
+@pytest.fixture
+def world(tmp_path: Path, toy_key: AnswerKey, brisk: None) -> Callable[..., World]:
+    """Makes worlds of their own, with the rehearsal model unless another one is given."""
+    made = 0
+
+    def make(model: ChatModel | None = None, **given: Any) -> World:
+        nonlocal made
+        made += 1
+        home = tmp_path / f"home{made}"
+        home.mkdir()
+        return World(home=home, model=model or Rehearsed(toy_key, RehearsalSettings()), **given)
+
+    return make
+
+
+@pytest.fixture
+def playing() -> Any:
+    """Names that tests of whole runs share."""
+    return SimpleNamespace(
+        configured=configured, contents=contents, digests=digests, toy=TOY, rehearsed=Rehearsed, world=World
+    )
