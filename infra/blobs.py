@@ -1,11 +1,12 @@
 """Bodies too large for an event: in a folder of the home, or in Redis where workers run elsewhere; zstd in both."""
 
 import os
+import re
 import shutil
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 from uuid import uuid4
 
 import anyio.to_thread
@@ -19,6 +20,11 @@ from infra.redis_client import our_errors
 from runtime.errors import MissingBlob
 from runtime.ports import Blobs
 from runtime.task import Message
+
+T = TypeVar("T")
+
+#: the name of a body
+HASH = re.compile(r"[0-9a-f]{64}")
 
 #: a body that unpacks to more is not ours, bytes
 _LARGEST = 1 << 30
@@ -78,12 +84,12 @@ class FolderBlobs:
         return count
 
     def _path(self, run: RunId, name: str) -> Path:
-        if len(name) != 64 or not name.isalnum():
+        if not HASH.fullmatch(name):
             raise MissingBlob(run, name, "no SHA-256")
         return self._root / run / name[:2] / f"{name}.zst"
 
     def _files(self, run: RunId) -> list[Path]:
-        return list((self._root / run).glob("??/*.zst"))
+        return [path for path in (self._root / run).glob("??/*.zst") if HASH.fullmatch(path.stem)]
 
     @staticmethod
     def _write(path: Path, body: bytes) -> None:
@@ -151,7 +157,14 @@ async def get_messages(blobs: Blobs, run: RunId, sha256: str) -> list[Message]:
     """The messages of a list that `put_messages` stored.
 
     Raises:
-        MissingBlob: the list or a message is not there.
+        MissingBlob: the list or a message is not there, or is something else.
     """
-    names = msgspec.json.decode(await blobs.get(run, sha256), type=list[str])
-    return [cast("dict[str, Any]", msgspec.json.decode(await blobs.get(run, name))) for name in names]
+    names = _read(run, sha256, await blobs.get(run, sha256), list[str])
+    return [_read(run, name, await blobs.get(run, name), dict[str, Any]) for name in names]
+
+
+def _read(run: RunId, name: str, body: bytes, shape: type[T]) -> T:
+    try:
+        return msgspec.json.decode(body, type=shape)
+    except ValueError as error:
+        raise MissingBlob(run, name, f"it holds no list of messages, or no message: {error}") from error

@@ -4,7 +4,6 @@ They lie inside a folder export, and in `<name>.bodies` beside a file `<name>.js
 """
 
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,15 +15,13 @@ from msgspec import Struct
 
 from events.errors import BadInput
 from events.ids import RunId
-from infra.blobs import packed, unpacked
+from infra.blobs import HASH, packed, unpacked
 from infra.calls import CallRecord, CallStore, UnreadableCall
 from infra.segments import UnreadableExport
 from runtime.errors import MissingBlob
 from runtime.ports import Blobs
 
 BLOBS, CALLS = "blobs", "calls.jsonl"
-
-_HEX = re.compile(r"[0-9a-f]{64}")
 
 
 def bodies_folder(path: Path) -> Path:
@@ -106,7 +103,7 @@ class ExportedBlobs:
 
     async def get(self, run: RunId, sha256: str) -> bytes:
         """As `runtime.ports.Blobs.get`."""
-        if not _HEX.fullmatch(sha256):
+        if not HASH.fullmatch(sha256):
             raise MissingBlob(run, sha256, "no SHA-256")
         try:
             stored = await anyio.to_thread.run_sync((self._folder / f"{sha256}.zst").read_bytes)
@@ -117,7 +114,10 @@ class ExportedBlobs:
     async def hashes(self, run: RunId) -> list[str]:
         """As `runtime.ports.Blobs.hashes`; an export has one run."""
         del run
-        return await anyio.to_thread.run_sync(lambda: sorted(one.stem for one in self._folder.glob("*.zst")))
+        return await anyio.to_thread.run_sync(lambda: sorted(self._names()))
+
+    def _names(self) -> list[str]:
+        return [one.stem for one in self._folder.glob("*.zst") if HASH.fullmatch(one.stem)]
 
     async def delete(self, run: RunId, *, dry_run: bool = False) -> int:
         """Raises: BadInput, always."""
