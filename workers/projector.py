@@ -6,7 +6,7 @@ import structlog
 
 from events import policies
 from events.bank import evolve
-from events.codec import decode, draft
+from events.codec import decode, decode_as, draft
 from events.errors import FoldMismatch
 from events.fold import State, decide, step
 from events.ids import PROJECTOR_STREAM, BankVersion, Version, episode_of
@@ -46,7 +46,7 @@ class Projector:
         """One more event of the log.
 
         Raises:
-            FoldMismatch: a `folded` that does not fit.
+            FoldMismatch: a `folded` that does not fit, or whose operations do not lead to its digest.
             UnreadableEvent: data that is none.
         """
         if recorded.kind == "folded" and recorded.version <= self._state.banks.version:
@@ -56,12 +56,21 @@ class Projector:
         if recorded.kind in ("diagnosed", "abandoned") and (t := episode_of(recorded.stream)) is not None:
             self._causes[t] = recorded.id
         self._state = step(self._state, recorded)
+        if recorded.kind == "folded":
+            self._take_over(recorded)
         if self._window is None:
             config = self._state.begun().config
             self._policy = policies.of_run(config)
             self._window = Window(config, self._state.banks)
         elif recorded.kind in ("seeded", "folded"):
             self._window.add(self._state.banks)
+
+    def _take_over(self, recorded: Recorded) -> None:
+        """A fold that somebody else made: the next one builds on these banks, so they must be what it says."""
+        event, found = decode_as(recorded, Folded), self._state.banks.digest()
+        if event.digest != found:
+            raise FoldMismatch(recorded.id, "digest", event.digest, found)
+        self._causes.pop(event.episode, None)
 
     async def fold(self) -> int:
         """Append `folded` for every episode that has ended, as far as the order allows; how many.
