@@ -87,14 +87,16 @@ def _print(output: Output, shown: Demonstration) -> None:
     run = shown.arms[0].run
     output.line()
     output.line("next:")
-    for command, why in (
+    steps = (
         (f"chime memory list {run} --at 50%", "the banks half way"),
         (f"chime memory diff {run} --at 50% --at 100%", "what changed since"),
         (f"chime episode show {run} 7", "one episode, stage by stage"),
         (f"chime run compare {shown.arms[1].run} {run}", "which tasks flipped"),
         ("chime init", "a configuration for your own model"),
-    ):
-        output.line(f"  {command:<60} {why}")
+    )
+    width = max(len(command) for command, _ in steps)
+    for command, why in steps:
+        output.line(f"  {command:<{width}}  {why}")
 
 
 def _points(interval: Interval) -> str:
