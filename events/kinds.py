@@ -75,12 +75,14 @@ class EmbedderIdentity(Struct, frozen=True, kw_only=True):
     dimension: int
 
 
-class SeedBank(Struct, frozen=True, kw_only=True):
+class SeedBank(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Where version 0 comes from: the origin and its digest at that version."""
 
     run: str
     version: BankVersion
     digest: str
+    #: how many items the `seeded` events hold together; None in logs that do not say
+    items: int | None = None
 
 
 class RunStarted(Event, frozen=True, kw_only=True):

@@ -25,6 +25,7 @@ from events.kinds import (
     RunFinished,
     RunStarted,
     Scored,
+    Seeded,
     TasksListed,
 )
 from events.log import Recorded
@@ -66,6 +67,8 @@ class Conductor:
         self._events, self._queue = log, queue
         self._header: RunStarted | None = None
         self._tasks: list[str] = []
+        #: items of the seed bank seen so far
+        self._seeds = 0
         #: streams of episodes that are not folded, and how the others stand
         self._index: dict[StreamId, StreamIndex] = {}
         self._last_id: dict[StreamId, str] = {}
@@ -75,6 +78,8 @@ class Conductor:
         self.control: Control = "running"
         #: why it is paused or stopped
         self.reason = ""
+        #: ids of wrong recalls that the log names already
+        self.recalls_noted: set[str] = set()
 
     @property
     def total(self) -> int:
@@ -135,6 +140,8 @@ class Conductor:
                 self._header, self._tasks = event, list(event.tasks)
             case TasksListed():
                 self._tasks.extend(event.tasks)
+            case Seeded():
+                self._seeds += len(event.items)
             case Operated(action="pause"):
                 self.control, self.reason = "paused", event.reason
             case Operated(action="resume"):
@@ -145,6 +152,8 @@ class Conductor:
                 self.control, self.reason = "cancelled", event.reason
             case Noted(topic="run_stopped"):
                 self.control, self.reason = "stopped", str(event.facts.get("reason", ""))
+            case Noted(topic="recall_differs"):
+                self.recalls_noted.add(str(event.facts.get("event")))
             case RunFinished():
                 self.control = "finished"
             case _:
@@ -153,7 +162,7 @@ class Conductor:
     async def enqueue_due(self, folded: int) -> None:
         """Put every job that is due and not outstanding into its queue."""
         header = self._header
-        if header is None or self.control not in ("running", "cancelled"):
+        if header is None or self.control not in ("running", "cancelled") or not self._begun(header):
             return
         for one in self._due(header, folded):
             key = (one.kind, one.episode)
@@ -162,6 +171,11 @@ class Conductor:
             job = Job(kind=one.kind, run=self._events.run, episode=one.episode)
             self._outstanding[key] = job
             await self._queue.enqueue(job, _timeout_s(header))
+
+    def _begun(self, header: RunStarted) -> bool:
+        """Whether task list and seed bank are whole: they may come in several events."""
+        seeds = header.seed_bank.items if header.seed_bank is not None else None
+        return len(self._tasks) >= header.tasks_total and self._seeds >= (seeds or 0)
 
     def _due(self, header: RunStarted, folded: int) -> Sequence[Due]:
         return due(
@@ -200,9 +214,11 @@ class Conductor:
     async def _give_up(self, job: Job) -> None:
         stream = episode_stream(job.episode)
         recorded = await self._events.read_stream(stream)
+        kinds = {one.kind for one in recorded}
+        if kinds.intersection(ENDS if job.kind == "diagnose" else ("scored", *ENDS)):
+            return  # done meanwhile; the next round reads it
         event: Abandoned | Diagnosed
         if job.kind == "act":
-            kinds = {one.kind for one in recorded}
             stage: Literal["planning", "execution", "scoring"] = "planning"
             if "planned" in kinds:
                 stage = "scoring" if "executed" in kinds else "execution"

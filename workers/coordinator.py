@@ -45,7 +45,6 @@ class RunCoordinator:
         self.conductor = Conductor(log, queue)
         self.projector = Projector(log)
         self._position = Position(0)
-        self._noted = 0
 
     async def run(self) -> Control:
         """Work until nothing is left to do or somebody stopped the run; how it stands then.
@@ -93,10 +92,13 @@ class RunCoordinator:
             await self.conductor.reissue(lost)
 
     async def _note_wrong_recalls(self) -> None:
-        wrong = self.projector.wrong_recalls
-        while self._noted < len(wrong):
-            await self.conductor.tell(Noted(topic="recall_differs", facts={"event": wrong[self._noted]}))
-            self._noted += 1
+        if self.conductor.control == "finished":
+            return
+        for event in self.projector.wrong_recalls:
+            if event not in self.conductor.recalls_noted:
+                # Kept here too: what is written is read only in the next round.
+                self.conductor.recalls_noted.add(event)
+                await self.conductor.tell(Noted(topic="recall_differs", facts={"event": event}))
 
 
 async def coordinated(

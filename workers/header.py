@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import structlog
+from msgspec.structs import replace
 
 from events.codec import EVENT_CAP, canonical, decode, draft
 from events.errors import BadInput, UnreadableEvent
@@ -72,7 +73,7 @@ def head(
         prompts=dict(prompts),
         embedder=embedder,
         code=version("chime-runtime"),
-        seed_bank=seed_bank,
+        seed_bank=replace(seed_bank, items=len(seeds)) if seed_bank is not None else None,
     )
     listed = tuple(TasksListed(tasks=part) for part in rest)
     return Head(started=started, listed=listed, seeded=tuple(seeded_events(seeds)))

@@ -1,0 +1,293 @@
+"""The conductor: what it enqueues, what it gives up, and what it says in the log."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from events.codec import content_sha256, decode, decode_as, draft
+from events.ids import RUN_STREAM, RunId, StreamId, Version, episode_stream
+from events.kinds import Abandoned, AnyEvent, Diagnosed, Noted, Operated, RunFinished, SeedBank, TasksListed
+from events.log import Draft, Recorded
+from infra.clock import SystemClock
+from infra.list_log import ListLog
+from infra.local_queue import LocalQueue
+from runtime.ports import Job, Origin
+from workers.conductor import ATTEMPTS, Conductor
+from workers.coordinator import RunCoordinator
+
+
+@dataclass
+class Queue:
+    """A queue that remembers what was put into it, and loses what it is told to."""
+
+    jobs: list[Job] = field(default_factory=list)
+    gone: set[Job] = field(default_factory=set)
+    timeouts: set[float] = field(default_factory=set)
+
+    async def enqueue(self, job: Job, timeout_s: float) -> bool:
+        self.jobs.append(job)
+        self.timeouts.add(timeout_s)
+        return True
+
+    async def lost(self, jobs: Iterable[Job]) -> list[Job]:
+        return [job for job in jobs if job in self.gone]
+
+    async def forget(self, run: RunId, *, dry_run: bool = False) -> int:
+        return 0
+
+    def taken(self) -> list[tuple[str, int, int]]:
+        """What was put into it since the last call."""
+        jobs, self.jobs = self.jobs, []
+        return [(job.kind, job.episode, job.attempt) for job in jobs]
+
+
+@dataclass
+class Stage:
+    """A log, a queue and the conductor between them."""
+
+    made: Any
+    log: ListLog = field(default_factory=lambda: ListLog(RunId("made"), SystemClock()))
+    queue: Queue = field(default_factory=Queue)
+    position: int = 0
+
+    def __post_init__(self) -> None:
+        self.conductor = Conductor(self.log, self.queue)
+
+    async def begin(self, *, lag: Any = 4, concurrency: int = 3, **changes: Any) -> None:
+        started = decode(self.made.events[0])
+        config = replace(started.config, lag=lag, concurrency=concurrency, **changes)
+        await self.add(RUN_STREAM, replace(started, config=config))
+
+    async def add(self, stream: StreamId, *events: AnyEvent) -> None:
+        for event in events:
+            first = Version(len(await self.log.read_stream(stream)) + 1)
+            await self.log.append(stream, first, [draft(event)], Origin(cause=None))
+
+    async def play(self, t: int, upto: int) -> None:
+        """The made run's episode t, up to a version of its stream."""
+        for one in self.made.events:
+            if one.stream == episode_stream(t) and one.version <= upto:
+                item = Draft(kind=one.kind, schema=one.schema, data=one.data, sha256=content_sha256(one.kind, one.data))
+                await self.log.append(one.stream, one.version, [item], Origin(cause=None))
+
+    async def fold(self, t: int) -> None:
+        fold = next(one for one in self.made.events if one.kind == "folded" and one.version == t + 1)
+        await self.add(fold.stream, decode(fold))
+
+    async def round(self) -> list[tuple[str, int, int]]:
+        """What the conductor enqueues once it has read on."""
+        async for page in self.log.pages(self.position):
+            for one in page:
+                self.conductor.see(one)
+                self.position = one.position
+        await self.conductor.enqueue_due(self.conductor.progress.folded)
+        return self.queue.taken()
+
+    async def restart(self) -> None:
+        self.conductor, self.position = Conductor(self.log, self.queue), 0
+
+    async def last(self, stream: StreamId) -> Recorded:
+        return (await self.log.read_stream(stream))[-1]
+
+
+@pytest.fixture
+def stage(made_run: Any) -> Stage:
+    return Stage(made_run())
+
+
+async def test_enqueues_exactly_what_is_due(stage: Stage):
+    """Each job once: act up to concurrency and lag, the gate for scored episodes, the next after a fold."""
+    assert await stage.round() == []
+    await stage.begin(lag=4, concurrency=3)
+    assert await stage.round() == [("act", 0, 1), ("act", 1, 1), ("act", 2, 1)]
+    assert await stage.round() == []
+    await stage.play(1, 5)
+    assert await stage.round() == [("diagnose", 1, 1)]
+    await stage.play(1, 6)
+    assert await stage.round() == [("act", 3, 1)]
+    await stage.play(2, 6)
+    await stage.play(3, 6)
+    assert await stage.round() == [], "episode 4 reads version 1, which is not there"
+    await stage.play(0, 6)
+    assert await stage.round() == []
+    await stage.fold(0)
+    assert await stage.round() == [("act", 4, 1)]
+    assert stage.queue.timeouts == {3660.0}
+
+
+async def test_a_restarted_conductor_needs_no_memory(stage: Stage):
+    """From the log alone a new one enqueues what is open, and nothing that has ended."""
+    await stage.begin()
+    await stage.round()
+    await stage.play(0, 6)
+    await stage.fold(0)
+    await stage.play(1, 3)
+    await stage.play(2, 5)
+    await stage.round()
+    await stage.restart()
+    assert await stage.round() == [("act", 1, 1), ("diagnose", 2, 1), ("act", 3, 1)]
+
+
+async def test_lost_jobs_are_reissued(stage: Stage):
+    """A lost job is put in again as the next attempt; one that has ended meanwhile is not."""
+    await stage.begin()
+    await stage.round()
+    await stage.play(0, 5)
+    stage.queue.gone = {Job(kind="act", run=stage.log.run, episode=t) for t in (0, 1)}
+    lost = await stage.conductor.lost()
+    await stage.round()
+    await stage.conductor.reissue(lost)
+    assert stage.queue.taken() == [("act", 1, 2)]
+
+
+async def give_up(stage: Stage, kind: Any, t: int) -> None:
+    """Loses a job as often as it is tried."""
+    for attempt in range(1, ATTEMPTS + 1):
+        job = Job(kind=kind, run=stage.log.run, episode=t, attempt=attempt)
+        stage.queue.gone = {job}
+        assert await stage.conductor.lost() == [job]
+        await stage.conductor.reissue([job])
+
+
+@pytest.mark.parametrize(("upto", "where"), [(0, "planning"), (1, "planning"), (2, "execution"), (3, "execution"),
+                                              (4, "scoring")])  # fmt: skip
+async def test_abandons_after_three(stage: Stage, upto: int, where: str):
+    """An act job lost three times ends its episode, which says how far it was; the run goes on."""
+    await stage.begin()
+    await stage.play(0, upto)
+    await stage.round()
+    await give_up(stage, "act", 0)
+    assert [attempt for _, _, attempt in stage.queue.taken()] == [2, 3]
+    abandoned = await stage.last(episode_stream(0))
+    assert decode(abandoned) == Abandoned(stage=where, reason="worker_lost", attempts=3)
+    assert abandoned.version == upto + 1
+    assert await stage.round() == [("act", 3, 1)]
+    assert stage.conductor.progress.abandoned == 1
+
+
+async def test_a_lost_gate_degrades(stage: Stage):
+    """A gate job lost three times becomes a degraded diagnosis with what was retrieved."""
+    await stage.begin()
+    await stage.play(2, 5)
+    await stage.round()
+    await give_up(stage, "diagnose", 2)
+    diagnosed = decode_as(await stage.last(episode_stream(2)), Diagnosed)
+    there = next(decode_as(one, Diagnosed) for one in stage.made.events if one.id == "made/episode-2/6")
+    assert diagnosed.degraded == "worker_lost"
+    assert (diagnosed.retrieved, diagnosed.success) == (there.retrieved, there.success)
+    assert (diagnosed.label, diagnosed.confidence_e4) == ("none", 0)
+
+
+@pytest.mark.parametrize(("kind", "begun", "ended"), [("act", 3, 5), ("act", 3, 6), ("diagnose", 5, 6)])
+async def test_gives_up_nothing_that_has_ended(stage: Stage, kind: str, begun: int, ended: int):
+    """What a worker finishes between the look at the log and giving up stays as it is."""
+    await stage.begin()
+    await stage.play(0, begun)
+    await stage.round()
+    for attempt in range(1, ATTEMPTS):
+        await stage.conductor.reissue([Job(kind=kind, run=stage.log.run, episode=0, attempt=attempt)])
+    await stage.play(0, ended)
+    await stage.conductor.reissue([Job(kind=kind, run=stage.log.run, episode=0, attempt=ATTEMPTS)])
+    assert len(await stage.log.read_stream(episode_stream(0))) == ended
+
+
+async def test_pause_resume_cancel(stage: Stage):
+    """Paused and stopped runs get no jobs, a resumed one gets all that is open, a cancelled one begins nothing."""
+    await stage.begin()
+    await stage.add(RUN_STREAM, operated("pause"))
+    assert await stage.round() == []
+    assert (stage.conductor.control, stage.conductor.reason) == ("paused", "because")
+    await stage.add(RUN_STREAM, operated("resume"))
+    assert len(await stage.round()) == 3
+    await stage.add(RUN_STREAM, Noted(topic="run_stopped", facts={"kind": "key", "reason": "no key"}))
+    assert await stage.round() == []
+    assert (stage.conductor.control, stage.conductor.reason) == ("stopped", "no key")
+    await stage.add(RUN_STREAM, operated("resume"))
+    assert await stage.round() == [("act", 0, 1), ("act", 1, 1), ("act", 2, 1)]
+    await stage.play(0, 5)
+    await stage.add(RUN_STREAM, operated("cancel"))
+    assert await stage.round() == [("diagnose", 0, 1)]
+    assert stage.conductor.control == "cancelled"
+    assert stage.conductor.ended(0) is None, "jobs are under way"
+
+
+async def test_a_cancelled_run_ends_once_its_episodes_have(stage: Stage):
+    """After a cancel the open episodes end, then the run is finished as stopped."""
+    await stage.begin(concurrency=1)
+    await stage.round()
+    await stage.play(0, 5)
+    await stage.add(RUN_STREAM, operated("cancel"))
+    assert await stage.round() == [("diagnose", 0, 1)]
+    await stage.play(0, 6)
+    await stage.fold(0)
+    assert await stage.round() == []
+    assert stage.conductor.ended(1) == "stopped"
+
+
+def operated(action: str) -> Operated:
+    return Operated(action=action, target="made", author="me", reason="because")
+
+
+async def test_an_incomplete_head_waits(stage: Stage):
+    """Nothing begins before the task list and the seed bank are whole."""
+    started = decode(stage.made.events[0])
+    seeded = SeedBank(run="other", version=1, digest="0" * 64, items=0)
+    await stage.add(RUN_STREAM, replace(started, tasks=started.tasks[:2], seed_bank=seeded))
+    assert await stage.round() == []
+    await stage.add(RUN_STREAM, TasksListed(tasks=started.tasks[2:]))
+    assert await stage.round() == [("act", 0, 1)]
+
+
+async def test_a_seed_bank_is_waited_for(stage: Stage):
+    """With items of a seed bank still to come, nothing begins."""
+    started = decode(stage.made.events[0])
+    await stage.add(RUN_STREAM, replace(started, seed_bank=SeedBank(run="o", version=1, digest="0" * 64, items=2)))
+    assert await stage.round() == []
+
+
+async def coordinate(log: ListLog) -> RunCoordinator:
+    coordinator = RunCoordinator(log, LocalQueue(), SystemClock())
+    await coordinator.run()
+    return coordinator
+
+
+async def test_finishes_once_and_last(stage: Stage, brisk: None):
+    """The end of a run is its last event, with counts, however many coordinators look at it."""
+    await stage.begin()
+    for t in range(6):
+        await stage.play(t, 6)
+        await stage.fold(t)
+    first, second = RunCoordinator(stage.log, stage.queue, SystemClock()), stage.log
+    assert await first.run() == "finished"
+    assert (await coordinate(second)).conductor.control == "finished"
+    events = [one async for page in stage.log.pages(0) for one in page]
+    assert [one.kind for one in events].count("run_finished") == 1
+    finished = decode_as(events[-1], RunFinished)
+    assert finished.outcome == "completed"
+    assert (finished.counts.episodes, finished.counts.diagnosed, finished.counts.folded) == (6, 6, 6)
+
+
+async def test_wrong_recalls_are_noted_once(stage: Stage, brisk: None):
+    """A wrong recall is noted in the run's stream before its end, and not again by the next coordinator."""
+    await stage.begin(lag=1, concurrency=1)
+    wrong: Sequence[str] = ()
+    for t in range(6):
+        await stage.play(t, 6)
+        await stage.fold(t)
+    events = list(stage.made.events)
+    log = ListLog(RunId("made"), SystemClock())
+    for one in events:
+        if one.kind == "run_finished":
+            continue
+        event = decode(one)
+        if one.id == "made/episode-2/1":
+            event, wrong = replace(event, candidates=[]), [one.id]
+        await log.append(one.stream, one.version, [draft(event)], Origin(cause=None))
+    await coordinate(log)
+    await coordinate(log)
+    told = [decode(one) for one in await log.read_stream(RUN_STREAM)]
+    assert [one.facts["event"] for one in told if isinstance(one, Noted)] == wrong
+    assert isinstance(told[-1], RunFinished)
