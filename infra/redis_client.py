@@ -13,7 +13,7 @@ from msgspec import Struct
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialBackoff
-from redis.exceptions import AuthenticationError, RedisError, ResponseError
+from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
@@ -80,14 +80,21 @@ def our_errors(where: str) -> Iterator[None]:
     Raises:
         WrongType: a key of another type.
         ServerFull: writes are refused.
-        BadInput: the user or password is refused.
+        BadInput: user, password or rights are refused, or the server's certificate is not trusted.
         Unreachable: anything else.
     """
     try:
         yield
-    except AuthenticationError as error:
-        raise BadInput(f"Redis at {where} refuses the user or password: {error}") from error
+    except NoPermissionError as error:
+        # redis-py takes the word NOPERM away.
+        raise BadInput(f"Redis at {where} refuses: the user's rights do not reach this: {error}") from error
     except (RedisConnectionError, RedisTimeoutError, OSError) as error:
+        # Over a unix socket redis-py hides the refusal behind a lost connection.
+        if isinstance(error, AuthenticationError) or isinstance(error.__cause__, AuthenticationError):
+            raise BadInput(f"Redis at {where} refuses the user or password: {error}") from error
+        if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            advice = "is the address the certificate's, and its CA known? (rediss://...?ssl_ca_certs=FILE)"
+            raise BadInput(f"Redis at {where}: its certificate is not trusted: {error}; {advice}") from error
         raise Unreachable(f"Redis at {where} does not answer: {error}") from error
     except ResponseError as error:
         raise _of_response(where, str(error)) from error

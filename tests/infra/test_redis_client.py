@@ -1,0 +1,147 @@
+"""How a server is reached: encrypted, with user and password, and what it says of itself."""
+
+import ssl
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from anyio.abc import ByteReceiveStream, ByteSendStream, SocketAttribute, SocketStream
+from anyio.streams.tls import TLSListener, TLSStream
+from redis import Redis
+
+from events.codec import draft
+from events.errors import BadInput, ChimeError, Unreachable
+from events.ids import RunId, StreamId, Version
+from events.kinds import Noted
+from infra.blobs import RedisBlobs
+from infra.clock import SystemClock
+from infra.redis_client import client, connected, durability, redacted
+from infra.redis_log import RedisLogStore
+from infra.rq_queue import RqQueue
+from runtime.ports import Appended, Job, Origin
+
+#: a CA of ours, and a certificate for localhost and 127.0.0.1 that it signed; valid until 2099
+TLS = Path(__file__).parent / "tls"
+RUN = RunId("r-1")
+
+
+async def _pump(source: ByteReceiveStream, target: ByteSendStream) -> None:
+    try:
+        async for chunk in source:
+            await target.send(chunk)
+        await target.aclose()
+    except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+        return
+
+
+@asynccontextmanager
+async def tls_before(server: Any) -> AsyncIterator[str]:
+    """An encrypted way to a server, as `<host>:<port>`; the server of the wheel has no TLS of its own."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(TLS / "server.pem", TLS / "server.key")
+
+    async def serve(encrypted: TLSStream) -> None:
+        plain: SocketStream = await anyio.connect_unix(server.url.removeprefix("unix://"))
+        async with encrypted, plain, anyio.create_task_group() as pumps:
+            pumps.start_soon(_pump, encrypted, plain)
+            pumps.start_soon(_pump, plain, encrypted)
+
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+    port = listener.listeners[0].extra(SocketAttribute.local_port)  # noqa: S610 - not Django's
+    tls = TLSListener(listener, context, standard_compatible=False)
+    async with tls, anyio.create_task_group() as tasks:
+        tasks.start_soon(tls.serve, serve)
+        yield f"127.0.0.1:{port}"
+        tasks.cancel_scope.cancel()
+
+
+@pytest.fixture
+def user(each_redis_server: Any, redis_prefix: str) -> Iterator[str]:
+    """`name:password` of a user who may touch only the test's keys, with a password that needs quoting."""
+    with Redis.from_url(each_redis_server.url) as redis:
+        redis.acl_setuser(
+            redis_prefix, enabled=True, passwords=["+p@ss/w:rd"], keys=[f"{redis_prefix}:*"], channels=["*"],
+            commands=["+@all", "-@dangerous", "+info"],
+        )  # fmt: skip
+        yield f"{redis_prefix}:p%40ss%2Fw%3Ard"
+        redis.acl_deluser(redis_prefix)
+
+
+async def used(url: str, prefix: str) -> None:
+    """Log, bodies and jobs of a run, each through its own connections."""
+    where = redacted(url)
+    async with connected(url) as redis, RqQueue(url, prefix) as queue:
+        log = RedisLogStore(redis, prefix, SystemClock(), where).open(RUN)
+        event = draft(Noted(topic="t", facts={}))
+        done = await log.append(StreamId("run"), Version(1), [event], Origin(cause=None))
+        assert isinstance(done, Appended)
+        assert [one.data for one in await log.read_stream(StreamId("run"))] == [event.data]
+        blobs = RedisBlobs(redis, prefix, where)
+        assert await blobs.get(RUN, await blobs.put(RUN, b"body")) == b"body"
+        assert await queue.enqueue(Job(kind="act", run=RUN, episode=0), 60)
+        assert (await durability(redis, where)).product in ("redis", "valkey")
+
+
+async def test_an_encrypted_server_is_used(each_redis_server: Any, redis_prefix: str, user: str) -> None:
+    """`rediss://` with a CA of one's own, user and password, for log, bodies and jobs."""
+    async with tls_before(each_redis_server) as address:
+        await used(f"rediss://{user}@{address}/0?ssl_ca_certs={TLS / 'ca.pem'}", redis_prefix)
+
+
+async def test_a_user_with_a_password_is_used(each_redis_server: Any, redis_prefix: str, user: str) -> None:
+    """Over a unix socket, with rights to the keys of the prefix only."""
+    await used(each_redis_server.url.replace("unix://", f"unix://{user}@"), redis_prefix)
+
+
+async def test_a_certificate_of_a_stranger_is_refused(each_redis_server: Any) -> None:
+    """An unknown CA is told with what to add to the address."""
+    async with tls_before(each_redis_server) as address, connected(f"rediss://{address}/0") as redis:
+        with pytest.raises(BadInput, match=r"not trusted.*ssl_ca_certs=FILE"):
+            await durability(redis, address)
+
+
+async def test_a_plain_address_of_an_encrypted_server_is_unreachable(each_redis_server: Any) -> None:
+    """One line, no endless wait."""
+    async with tls_before(each_redis_server) as address, connected(f"redis://{address}/0") as redis:
+        with pytest.raises(Unreachable, match="does not answer"):
+            await durability(redis, address)
+
+
+@pytest.mark.parametrize("password", ["wrong", ""])
+async def test_a_wrong_password_is_refused_and_never_told(
+    password: str, each_redis_server: Any, redis_prefix: str, user: str
+) -> None:
+    """By log and queue alike; the error names the address without what was tried."""
+    url = each_redis_server.url.replace("unix://", f"unix://{redis_prefix}:{password}@")
+    async with connected(url) as redis, RqQueue(url, redis_prefix) as queue:
+        job = Job(kind="act", run=RUN, episode=0)
+        for ask in (lambda: durability(redis, redacted(url)), lambda: queue.enqueue(job, 60)):
+            with pytest.raises(BadInput, match="refuses the user or password") as caught:
+                await ask()
+            assert "wrong" not in str(caught.value)
+
+
+async def test_keys_that_are_not_ours_are_refused(each_redis_server: Any, redis_prefix: str, user: str) -> None:
+    """A user whose rights end at another prefix: one line that says it is about rights."""
+    async with connected(each_redis_server.url.replace("unix://", f"unix://{user}@")) as redis:
+        log = RedisLogStore(redis, "elsewhere", SystemClock(), "here").open(RUN)
+        with pytest.raises(BadInput, match=r"refuses"):
+            await log.head()
+
+
+async def test_a_server_that_may_lose_events_is_warned_about(each_redis_server: Any) -> None:
+    """The tests' servers write their file once a second; that is said, and nothing else."""
+    async with connected(each_redis_server.url) as redis:
+        found = await durability(redis, "here")
+    assert [one.split(":")[0] for one in found.warnings] == ["appendfsync everysec"]
+    assert found.waitaof == (found.product == "valkey" or not found.version.startswith("7.0"))
+
+
+@pytest.mark.parametrize("url", ["", "localhost", "http://localhost", "redis://localhost:port"])
+def test_what_is_no_address_is_refused(url: str) -> None:
+    """Before anything is connected."""
+    with pytest.raises(ChimeError, match="no Redis URL"):
+        client(url)
