@@ -1,6 +1,7 @@
 """A process's own copy of a run's banks, kept by reading the log and evolving: exact, in memory, without tokens."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 import anyio
 import structlog
@@ -64,7 +65,9 @@ class Replica:
         while self._state.banks.version < version or self._state.header is None:
             await self._catch_up()
             if self._state.banks.version < version:
-                await self._log.wait(self._state.position, _PATIENCE_S)
+                # A lost tail ends the wait; the next look at the log finds it too, and starts again.
+                with suppress(VersionGap):
+                    await self._log.wait(self._state.position, _PATIENCE_S)
         assert self._window is not None  # noqa: S101 - made with the header, which was read above
         banks = self._window.at(version)
         if banks is None:
