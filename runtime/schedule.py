@@ -15,6 +15,10 @@ from runtime.ports import JobKind, StreamIndex
 
 Lag = int | Literal["latest"]
 
+#: how far `latest` episodes may be ahead of the folds, in units of the concurrency: while one slow episode holds up the
+#: folds, others go on, and readers need to keep only so many versions (`events.window`)
+LATEST_AHEAD = 2
+
 #: kinds after which an episode is over
 ENDINGS = frozenset({"diagnosed", "abandoned"})
 
@@ -56,12 +60,12 @@ def due(
         index: where every stream that is not folded stands.
         folded: episodes folded so far.
         total: episodes over all epochs.
-        lag: L, or `latest`: nothing is waited for.
+        lag: L, or `latest`: a fold is waited for only where episodes are LATEST_AHEAD x concurrency ahead of it.
         concurrency: episodes in flight, at least 1.
         tasks: ids of one epoch in order; needed with `depends_on` only.
         depends_on: task -> tasks before it in `tasks` whose episodes must have ended first, in the same epoch.
     """
-    last = total if lag == "latest" else min(total, folded + lag)
+    last = min(total, folded + (LATEST_AHEAD * concurrency if lag == "latest" else lag))
     started: list[Due] = []
     fresh: list[Due] = []
     unfinished: set[tuple[int, str]] = set()

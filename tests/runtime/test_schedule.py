@@ -55,6 +55,14 @@ def test_latest_waits_for_nothing():
     assert [one.episode for one in due({}, folded=0, total=9, lag="latest", concurrency=4)] == [0, 1, 2, 3]
 
 
+def test_latest_does_not_run_away():
+    """While one slow episode holds up the folds, others end; nobody gets further ahead than readers keep versions."""
+    index = index_of("planned", *["diagnosed"] * 7)
+    assert [one.episode for one in due(index, folded=0, total=99, lag="latest", concurrency=4)] == [0]
+    del index[episode_stream(7)]
+    assert [one.episode for one in due(index, folded=0, total=99, lag="latest", concurrency=4)] == [0, 7]
+
+
 def test_end_of_the_run():
     """Nothing is due beyond the last episode."""
     assert due(index_of("diagnosed"), folded=1, total=1, lag=4, concurrency=4) == []
