@@ -11,10 +11,10 @@ from msgspec.structs import replace
 
 from events.codec import EVENT_CAP, canonical, decode, draft
 from events.errors import BadInput, UnreadableEvent
-from events.ids import RUN_STREAM, Version
+from events.ids import RUN_STREAM, Version, event_id
 from events.kinds import EmbedderIdentity, RunConfig, RunStarted, SeedBank, Seeded, SeededItem, TasksListed
 from events.seeding import seeded_events
-from runtime.ports import EventLog, Origin, Taken
+from runtime.ports import Appended, EventLog, Origin
 
 _log = structlog.get_logger("chime.run")
 
@@ -37,6 +37,12 @@ class Head:
     def tasks(self) -> tuple[str, ...]:
         """Every task id of one epoch, in order."""
         return (*self.started.tasks, *(task for one in self.listed for task in one.tasks))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every task and every item of the seed bank is there: a start may have been cut short."""
+        seeds = (self.started.seed_bank.items or 0) if self.started.seed_bank is not None else 0
+        return len(self.tasks) >= self.started.tasks_total and sum(len(one.items) for one in self.seeded) >= seeds
 
 
 def head(
@@ -93,40 +99,34 @@ def _parts(tasks: Sequence[str]) -> Iterator[list[str]]:
 
 
 async def begin(log: EventLog, head: Head) -> bool:
-    """Append the head; whether the run is new. The same head again is harmless.
+    """Append the head; whether the run is new. The same head again is harmless; one that was cut short goes on.
 
     Raises:
         BadInput: the run exists with another meaning; names every difference.
     """
     events: list[RunStarted | TasksListed | Seeded] = [head.started, *head.listed, *head.seeded]
-    drafts = [draft(event) for event in events]
+    written = 0
     # Each event is appended by itself: together they may be far over what one script call should hold.
-    for place, one in enumerate(drafts, 1):
-        cause = None if place == 1 else f"{log.run}/{RUN_STREAM}/1"
-        result = await log.append(RUN_STREAM, Version(place), [one], Origin(cause=cause))
-        if isinstance(result, Taken):
-            await _compare(log, head)
-            return False
-        if place == 1 and result.written == 0 and await _whole(log, len(drafts)):
-            return False
-    _log.info(
-        "run_started", run_id=log.run, tasks=head.started.tasks_total, seeded=sum(len(e.items) for e in head.seeded)
-    )
-    return True
+    for place, event in enumerate(events, 1):
+        cause = None if place == 1 else event_id(log.run, RUN_STREAM, 1)
+        result = await log.append(RUN_STREAM, Version(place), [draft(event)], Origin(cause=cause))
+        if isinstance(result, Appended):
+            written += result.written
+        else:
+            await _compare(log, head, result.stored.kind == event.KIND)
+    if written:
+        seeds = sum(len(one.items) for one in head.seeded)
+        _log.info("run_started", run_id=log.run, tasks=head.started.tasks_total, seeded=seeds)
+    return written == len(events)
 
 
-async def _whole(log: EventLog, events: int) -> bool:
-    """Whether the head's events are all there: a start that was cut short goes on where it stopped."""
-    stream = await log.read_stream(RUN_STREAM)
-    return len(stream) >= events
-
-
-async def _compare(log: EventLog, head: Head) -> None:
-    there = await recorded_head(log)
-    different = differences(there, head)
+async def _compare(log: EventLog, head: Head, is_head: bool) -> None:
+    different = differences(await recorded_head(log), head)
     if different:
         lines = "; ".join(different[:8]) + ("; ..." if len(different) > 8 else "")
         raise BadInput(f"run {log.run} exists with another configuration: {lines}. Choose another --run, or resume it")
+    if not is_head:
+        raise BadInput(f"run {log.run} was cut short while it was begun, and cannot be; choose another --run")
 
 
 async def recorded_head(log: EventLog) -> Head:
@@ -157,17 +157,24 @@ async def recorded_head(log: EventLog) -> Head:
 
 
 def differences(there: Head, wanted: Head) -> list[str]:
-    """What two heads mean differently, as `path: there -> wanted`; empty where a run may go on."""
-    found = list(_different("", _meaning(there), _meaning(wanted)))
-    if there.tasks != wanted.tasks:
-        at = next((i for i, (a, b) in enumerate(zip(there.tasks, wanted.tasks, strict=False)) if a != b), None)
-        where = f"first at {at}" if at is not None else f"{len(there.tasks)} -> {len(wanted.tasks)}"
-        found.append(f"tasks: the list changed ({where})")
+    """What two heads mean differently, as `path: there -> wanted`; empty where a run may go on.
+
+    Of a head that is not whole yet, what is there is compared.
+    """
+    found = list(_different("", _meaning(there.started), _meaning(wanted.started)))
+    tasks = list(zip(there.tasks, wanted.tasks, strict=False))
+    at = next((i for i, (one, other) in enumerate(tasks) if one != other), None)
+    if at is not None:
+        found.append(f"tasks: the list changed (first at {at}: {tasks[at][0]} -> {tasks[at][1]})")
+    elif there.started.tasks_total != wanted.started.tasks_total:
+        found.append(f"tasks: the list changed ({there.started.tasks_total} -> {wanted.started.tasks_total})")
+    elif any(one != other for one, other in zip(there.seeded, wanted.seeded, strict=False)):
+        found.append("seeds: the items of the seed bank changed")
     return found
 
 
-def _meaning(head: Head) -> dict[str, Any]:
-    plain: dict[str, Any] = msgspec.to_builtins(head.started)
+def _meaning(started: RunStarted) -> dict[str, Any]:
+    plain: dict[str, Any] = msgspec.to_builtins(started)
     for name in ("tasks", "tasks_total", "code"):
         del plain[name]
     config = plain.pop("config")
