@@ -3,7 +3,7 @@
 Every decision compares one draw in [0, 1), a hash of (seed, task text, what is decided), with a rate. The draw of a
 task never changes, only the rates do with the memories in the prompt: arms on the same tasks are paired, and a rerun
 gives the same answers. With f = `helped` where a helpful lesson is shown, else 1, a stage goes wrong by itself iff
-u_stage < f x rate or u_both < f x both, and is led astray by an item iff u_astray < f x misled (x foreign).
+u_stage < f x rate or u_both < f x both, and is led astray by an item iff u_astray < misled (foreign).
 """
 
 import hashlib
@@ -37,8 +37,8 @@ class RehearsalSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields
     rescued: float = 0.1
     #: factor on a stage's rates where a helpful lesson is shown
     helped: float = 0.15
-    #: a misleading lesson that is shown leads its stage astray
-    misled: float = 0.6
+    #: a misleading lesson that is shown leads its stage astray, whatever stands beside it
+    misled: float = 0.25
     #: a lesson about other functions does
     foreign: float = 0.02
     #: a stage that did nothing wrong in a failed episode still gets a lesson that blames it, and a short cut that went
@@ -156,7 +156,7 @@ class Planting:
         astray = self.draw(known, "astray", stage)
         for kind, chance in (("misleading", settings.misled), ("foreign", settings.foreign)):
             leading = [index for index, found in effects.items() if kind in found]
-            if leading and astray < factor * chance:
+            if leading and astray < chance:
                 return StagePlanted(wrong=True, astray_by=leading[0])
         return StagePlanted(averted=unhelped)
 
