@@ -155,10 +155,15 @@ class Coordinator:
         self._serving: set[RunId] = set()
 
     async def serve(self) -> None:
-        """Until cancelled."""
+        """Until cancelled, over outages of the server."""
         async with anyio.create_task_group() as tasks:
             while True:
-                for run in await self._store.runs():
+                try:
+                    runs = await self._store.runs()
+                except Unreachable as error:
+                    _log.warning("runs_not_listed", reason=str(error))
+                    runs = []
+                for run in runs:
                     if run not in self._serving:
                         self._serving.add(run)
                         tasks.start_soon(self._serve_run, run)
@@ -167,16 +172,26 @@ class Coordinator:
     async def _serve_run(self, run: RunId) -> None:
         """One run; a run that cannot go on is left alone, the others go on."""
         log = self._store.open(run)
-        try:
-            while not await _finished(log):
-                coordinator = await coordinated(log, self._queue, self._clock)
-                if coordinator.conductor.control != "finished":
-                    reason = coordinator.conductor.reason
-                    _log.warning("run_waits", run_id=run, control=coordinator.conductor.control, reason=reason)
-                    while not await log.wait(coordinator.position, _PATIENCE_S):
-                        pass
-        except ChimeError as error:
-            _log.error("run_left", run_id=run, error=str(error))
+        while True:
+            try:
+                if await _finished(log):
+                    return
+                await self._serve_until_it_stands(log)
+            except (Unreachable, VersionGap) as error:
+                _log.warning("log_read_again", run_id=run, reason=str(error))
+                await self._clock.sleep(_AGAIN_S)
+            except ChimeError as error:
+                _log.error("run_left", run_id=run, error=str(error))
+                return
+
+    async def _serve_until_it_stands(self, log: EventLog) -> None:
+        """One run until it is finished, or has something new to say after somebody stopped it."""
+        coordinator = await coordinated(log, self._queue, self._clock)
+        if coordinator.conductor.control != "finished":
+            reason = coordinator.conductor.reason
+            _log.warning("run_waits", run_id=log.run, control=coordinator.conductor.control, reason=reason)
+            while not await log.wait(coordinator.position, _PATIENCE_S):
+                pass
 
 
 async def _finished(log: EventLog) -> bool:

@@ -1,0 +1,233 @@
+"""The coordinator of a server's runs: takes on what is open, over outages, and leaves alone what cannot go on."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+import pytest
+from msgspec.structs import replace
+
+from events.codec import decode, decode_as, draft
+from events.errors import Unreachable
+from events.ids import PROJECTOR_STREAM, RUN_STREAM, RunId, Version
+from events.kinds import Folded, Noted, Operated, RunStarted
+from infra.clock import SystemClock
+from infra.list_log import ListLog, ListLogStore
+from infra.local_queue import LocalQueue
+from runtime.ports import Job, Origin
+from workers.coordinator import Coordinator, coordinated
+from workers.run_stream import tell
+
+NOWHERE = Origin(cause=None)
+
+
+class Broken:
+    """A log or store whose server is away while `away` is set; nothing reaches it then."""
+
+    def __init__(self, there: Any, server: "Outage") -> None:
+        self._there, self._server = there, server
+
+    def open(self, run: RunId) -> "Broken":
+        return Broken(self._there.open(run), self._server)
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._there, name)
+        if name == "run":
+            return found
+        if name == "pages":
+
+            async def pages(*given: Any) -> Any:
+                self._server.asked()
+                async for page in found(*given):
+                    yield page
+
+            return pages
+
+        async def ask(*given: Any) -> Any:
+            self._server.asked()
+            return await found(*given)
+
+        return ask
+
+
+class Outage:
+    """The state of a server, and how often it was asked while it was away."""
+
+    def __init__(self) -> None:
+        self.away, self.refused = False, 0
+
+    def asked(self) -> None:
+        if self.away:
+            self.refused += 1
+            raise Unreachable("away")
+
+
+async def until(true: Callable[[], Awaitable[bool]]) -> None:
+    """Waits for a condition."""
+    with anyio.fail_after(20):
+        while not await true():  # noqa: ASYNC110 - a state of the world, not of a task that could tell us
+            await anyio.sleep(0.01)
+
+
+async def finished(log: Any) -> bool:
+    events = await log.read_stream(RUN_STREAM)
+    return bool(events) and events[-1].kind == "run_finished"
+
+
+@pytest.fixture
+async def store(made_run: Any) -> ListLogStore:
+    return ListLogStore(SystemClock())
+
+
+async def filled(log: ListLog, made: Any, kinds: tuple[str, ...] | None = None) -> None:
+    """The made run in `log`, without its end, and of `kinds` only."""
+    versions: dict[str, int] = {}
+    for one in made.events:
+        if one.kind != "run_finished" and (kinds is None or one.kind in kinds):
+            versions[one.stream] = version = versions.get(one.stream, 0) + 1
+            await log.append(one.stream, Version(version), [draft(decode(one))], NOWHERE)
+
+
+async def test_serves_every_open_run(store: ListLogStore, made_run: Any, brisk: None):
+    """Runs that are there and runs that come later are brought to their end."""
+    await filled(store.open(RunId("a")), made_run("a"))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(Coordinator(store, LocalQueue(), SystemClock()).serve)
+        await until(lambda: finished(store.open(RunId("a"))))
+        await filled(store.open(RunId("b")), made_run("b"))
+        await until(lambda: finished(store.open(RunId("b"))))
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_broken_run_does_not_stop_the_others(store: ListLogStore, made_run: Any, brisk: None):
+    """A run whose log holds a fold that this code would not make is left alone; the others go on."""
+    bad = store.open(RunId("a"))
+    await filled(bad, made_run("a"), ("run_started", "diagnosed"))
+    wrong = Folded(episode=0, bank_version=1, digest="0" * 64, operations=[])
+    await bad.append(PROJECTOR_STREAM, Version(1), [draft(wrong)], NOWHERE)
+    await filled(store.open(RunId("b")), made_run("b"))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(Coordinator(store, LocalQueue(), SystemClock()).serve)
+        await until(lambda: finished(store.open(RunId("b"))))
+        tasks.cancel_scope.cancel()
+    assert decode_as((await bad.read_stream(PROJECTOR_STREAM))[-1], Folded) == wrong
+
+
+async def test_paused_runs_wait_over_an_outage(store: ListLogStore, made_run: Any, brisk: None):
+    """A paused run is taken up again once it is resumed, an outage of the server in between included."""
+    log, server = store.open(RunId("a")), Outage()
+    await filled(log, made_run("a"), ("run_started",))
+    await tell(log, Operated(action="pause", target="a", author="me", reason=""))
+    queue = LocalQueue()
+
+    async def waiting() -> bool:
+        return await queue.forget(RunId("a"), dry_run=True) > 0
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(Coordinator(Broken(store, server), queue, SystemClock()).serve)
+        await anyio.sleep(0.1)
+        assert not await waiting()
+        server.away = True
+
+        async def noticed() -> bool:
+            return server.refused > 2
+
+        await until(noticed)
+        server.away = False
+        await tell(log, Operated(action="resume", target="a", author="me", reason=""))
+        await until(waiting)
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_run_goes_on_after_an_outage(store: ListLogStore, made_run: Any, brisk: None):
+    """An outage in the middle of a run is waited for, up to the patience given."""
+    log, server = store.open(RunId("a")), Outage()
+    await filled(log, made_run("a"), ("run_started",))
+    server.away = True
+    async with anyio.create_task_group() as tasks:
+
+        async def serve() -> None:
+            await coordinated(Broken(log, server), LocalQueue(), SystemClock())
+
+        tasks.start_soon(serve)
+
+        async def noticed() -> bool:
+            return server.refused > 2
+
+        await until(noticed)
+        await filled(log, made_run("a"))
+        server.away = False
+        await until(lambda: finished(log))
+        tasks.cancel_scope.cancel()
+    server.away = True
+    with pytest.raises(Unreachable):
+        await coordinated(Broken(log, server), LocalQueue(), SystemClock(), patience_s=0.0)
+
+
+class Forgetful:
+    """A log whose server can come back without its tail."""
+
+    def __init__(self, log: ListLog) -> None:
+        self.there = log
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.there, name)
+
+
+async def test_a_lost_tail(made_run: Any, brisk: None):
+    """Where the server lost the tail of a log, the coordinator drops what it derived and folds again."""
+    made = made_run("a")
+    long, short = ListLog(RunId("a"), SystemClock()), ListLog(RunId("a"), SystemClock())
+    diagnosed = [one for one in made.events if one.kind == "diagnosed"]
+    for log, episodes in ((long, 3), (short, 1)):
+        await filled(log, made, ("run_started",))
+        for one in diagnosed[:episodes]:
+            await log.append(one.stream, Version(1), [draft(decode(one))], NOWHERE)
+    seen = Forgetful(long)
+
+    async def lose() -> None:
+        async def folded() -> bool:
+            return len(await long.read_stream(PROJECTOR_STREAM)) == 3
+
+        await until(folded)
+        seen.there = short
+
+        async def folded_again() -> bool:
+            return len(await short.read_stream(PROJECTOR_STREAM)) == 1
+
+        await until(folded_again)
+        for one in diagnosed[1:]:
+            await short.append(one.stream, Version(1), [draft(decode(one))], NOWHERE)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(lose)
+        coordinator = await coordinated(seen, LocalQueue(), SystemClock())
+    assert coordinator.projector.state.banks.digest() == made.banks.digest()
+    assert len(await short.read_stream(PROJECTOR_STREAM)) == 6
+
+
+async def test_jobs_of_a_lost_worker(store: ListLogStore, made_run: Any, brisk: None):
+    """Jobs that a queue has lost are put in again; after the third the run goes on without their episode."""
+    log, queue = store.open(RunId("a")), LocalQueue()
+    started = decode_as(made_run("a").events[0], RunStarted)
+    config = replace(started.config, concurrency=2, lag=2)
+    await log.append(
+        RUN_STREAM, Version(1), [draft(replace(started, config=config, tasks=["x", "y", "z"], tasks_total=3))], NOWHERE
+    )
+    tried: list[tuple[int, int]] = []
+
+    async def fail(job: Job) -> None:
+        tried.append((job.episode, job.attempt))
+        raise Unreachable("nothing works")
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(queue.serve, fail, 4)
+        with anyio.fail_after(20):
+            control = (await coordinated(log, queue, SystemClock())).conductor.control
+        queue.close()
+        tasks.cancel_scope.cancel()
+    assert control == "finished"
+    assert sorted(tried) == [(t, attempt) for t in range(3) for attempt in (1, 2, 3)]
+    finish = decode((await log.read_stream(RUN_STREAM))[-1])
+    assert (finish.counts.abandoned, finish.counts.folded, finish.outcome) == (3, 3, "completed")
+    assert not [one for one in await log.read_stream(RUN_STREAM) if isinstance(decode(one), Noted)]
