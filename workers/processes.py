@@ -27,6 +27,8 @@ _log = structlog.get_logger("chime.processes")
 GRACE_S = 15.0
 #: a worker that fails this often in a row has a cause that starting again does not cure
 _FAILURES = 3
+#: one that has worked for this long did not fail at its start, seconds
+_STEADY_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +66,7 @@ async def workers(
 async def _kept(child: Child, environment: Mapping[str, str], log: TextIO | None) -> None:
     failures = 0
     while True:
+        began = anyio.current_time()
         process = await anyio.open_process(
             [sys.executable, "-m", "workers", "worker", child.kind, "--with-parent", *child.arguments],
             stdin=subprocess.PIPE,
@@ -76,9 +79,9 @@ async def _kept(child: Child, environment: Mapping[str, str], log: TextIO | None
             code = await process.wait()
         finally:
             await _ended(process)
-        failures += 1
+        failures = 1 if anyio.current_time() - began >= _STEADY_S else failures + 1
         if failures >= _FAILURES:
-            raise Unreachable(f"a {child.kind} worker ended {failures} times, last with exit code {code}")
+            raise Unreachable(f"a {child.kind} worker ended {failures} times in a row, last with exit code {code}")
         _log.warning("worker_restarted", worker=child.kind, exit_code=code)
 
 
