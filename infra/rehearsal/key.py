@@ -1,7 +1,6 @@
 """What the rehearsal model knows before the first request: for every task a right and a wrong way through it."""
 
 import json
-import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -120,35 +119,39 @@ def offered(known: Sequence[KnownTask], tools: Iterable[str]) -> KnownTask | Non
     return known[0] if known else None
 
 
-def read_key(path: Path) -> AnswerKey:
-    """The answer key in the JSON file `path`: {task id: {domain, text, turns, saboteur, family}}.
+def answer_key(tasks: Mapping[str, Any], where: str) -> AnswerKey:
+    """The answer key that plain data holds: {task id: {domain, text, turns, saboteur, ...}}; `where` it is from.
 
     Raises:
-        BadInput: no such file, or not an answer key; says where.
+        BadInput: it is none; says at which task.
     """
     try:
-        body = path.read_bytes()
-    except OSError as error:
-        raise BadInput(f"cannot read the answer key {path}: {error.strerror or error}") from error
-    try:
-        tasks = msgspec.json.decode(body, type=dict[str, KeyTask])
-    except msgspec.MsgspecError as error:
-        raise BadInput(f"{path} is no answer key: {error}") from error
-    if not tasks:
-        raise BadInput(f"{path} holds no task")
-    for task_id, task in tasks.items():
+        known = msgspec.convert(tasks, dict[str, KeyTask])
+    except msgspec.ValidationError as error:
+        raise BadInput(f"{where} is no answer key: {error}") from error
+    if not known:
+        raise BadInput(f"{where} holds no task")
+    for task_id, task in known.items():
         ways = (task.turns, task.saboteur, task.saboteur_plan or [], task.saboteur_both or [])
         try:
             for turn in chain.from_iterable(ways):
                 for message in turn:
                     list(calls_of(message))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise BadInput(f"{path}: task {task_id}: a message with unreadable tool_calls: {error!r}") from error
-    return AnswerKey(tasks)
+            raise BadInput(f"{where}: task {task_id}: a message with unreadable tool_calls: {error!r}") from error
+    return AnswerKey(known)
 
 
-def write_key(path: Path, tasks: Mapping[str, KeyTask]) -> None:
-    """Write an answer key that only its owner can read: it holds the benchmark's gold answers."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(msgspec.json.encode(dict(tasks), order="deterministic"))
+def read_key(path: Path) -> AnswerKey:
+    """The answer key in a JSON file.
+
+    Raises:
+        BadInput: no such file, or not an answer key; says where.
+    """
+    try:
+        tasks = msgspec.json.decode(path.read_bytes())
+    except OSError as error:
+        raise BadInput(f"cannot read the answer key {path}: {error.strerror or error}") from error
+    except msgspec.DecodeError as error:
+        raise BadInput(f"{path} is no JSON: {error}") from error
+    return answer_key(tasks, str(path))
