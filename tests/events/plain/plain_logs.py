@@ -155,6 +155,7 @@ class Scribe:
             "config": {
                 "policy": {"name": self.policy, "version": 1, "parameters": dict(self.parameters)},
                 "lag": self.lag,
+                "fold_version": 1,
                 "frozen": self.frozen,
                 "concurrency": 16,
                 "epochs": 1,
