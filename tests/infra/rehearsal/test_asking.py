@@ -30,7 +30,7 @@ def says(text: str) -> dict[str, Any]:
 
 @pytest.fixture
 def dialog() -> AnswerKey:
-    """Two turns, calls with dots in their names; a variant with the same text and other functions; one without calls."""
+    """Two turns and dotted names; a variant with the same text and other functions; a task without calls."""
     raw = {
         "b": {
             "domain": "files", "text": "List  them.\nThen tell me.", "family": ["fs.ls", "fs.rm"],

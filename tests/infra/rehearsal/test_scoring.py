@@ -83,7 +83,7 @@ def test_what_cannot_be_scored_is_counted() -> None:
 
 
 def test_misleading_items_by_place() -> None:
-    """Named and guilty items meet by their place in the prompt: one of two named is guilty, one of three guilty named."""
+    """Named and guilty items meet by place in the prompt: one of two named is guilty, one of three guilty named."""
     retrieved = RetrievedIds(planning=["planning-7", "planning-3"], execution=["execution-1"])
     episodes = [
         judged(0, "a", "both", retrieved=retrieved, misleading=["planning-3", "execution-1"]),

@@ -140,11 +140,16 @@ async def test_a_port_in_use_is_named(toy_key: AnswerKey, flawless: RehearsalSet
 
 async def test_an_error_inside_comes_out_as_it_is(toy_key: AnswerKey, flawless: RehearsalSettings) -> None:
     """What the body raises is not wrapped, and the port is free afterwards."""
-    port = 0
-    with pytest.raises(ZeroDivisionError):
+    ports = []
+
+    async def fail() -> None:
         async with rehearsal_server(toy_key, flawless) as base_url:
-            port = int(base_url.removesuffix("/v1").rsplit(":", 1)[1])
+            ports.append(int(base_url.removesuffix("/v1").rsplit(":", 1)[1]))
             raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await fail()
+    (port,) = ports
     with socket.socket() as closed:
         assert closed.connect_ex(("127.0.0.1", port)) != 0
 
