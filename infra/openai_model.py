@@ -104,9 +104,11 @@ class OpenAIModel:
         place = (endpoint.base_url, model.model)
         abilities = self._abilities.get(place, _Abilities())
         failures: list[Failure] = []
+        began = self._clock.monotonic()
         while True:
+            left_s = began + endpoint.deadline_s - self._clock.monotonic()
             try:
-                answer = await self._ask(request, key, model, endpoint, abilities)
+                answer = await self._ask(request, key, model, endpoint, abilities, min(endpoint.timeout_s, left_s))
             except _Failed as failed:
                 failure, cause = failed.failure.without(self._keys.get(endpoint.api_key_env, "")), failed.__cause__
             else:
@@ -121,6 +123,9 @@ class OpenAIModel:
             if (final := self._final(failures, endpoint)) is not None:
                 raise final from cause
             pause_s = self._pause_s(failure, len(failures), endpoint)
+            if self._clock.monotonic() + pause_s >= began + endpoint.deadline_s:
+                told = f"{len(failures)} tries, and no time for another within {endpoint.deadline_s:g} s"
+                raise ModelUnavailable(failure.kind, f"{endpoint.base_url}: {failure.reason} ({told})") from cause
             _log.warning(
                 "model_retried", call=key.id, run_id=key.run, model_role=request.role, kind=failure.kind,
                 attempt=len(failures), pause_s=round(pause_s, 2), reason=failure.reason,
@@ -159,8 +164,9 @@ class OpenAIModel:
         model: ModelSettings,
         endpoint: EndpointSettings,
         abilities: _Abilities,
+        limit_s: float,
     ) -> ChatAnswer:
-        """One try.
+        """One try of `limit_s` at most.
 
         Raises:
             _Failed: with what it means.
@@ -170,11 +176,11 @@ class OpenAIModel:
         parameters["timeout"] = Timeout(None, connect=endpoint.connect_timeout_s)
         try:
             # The whole exchange: a read time-out would start anew with every byte of a slow answer.
-            with anyio.fail_after(endpoint.timeout_s):
+            with anyio.fail_after(limit_s):
                 async with client.chat.completions.with_streaming_response.create(**parameters) as response:
                     body: bytes = response.http_response.extensions[_BODY]
         except TimeoutError as error:
-            raise _Failed(too_slow(endpoint.timeout_s)) from error
+            raise _Failed(too_slow(limit_s)) from error
         except APITimeoutError as error:
             raise _Failed(unreachable("timeout", error)) from error
         except APIConnectionError as error:

@@ -39,6 +39,8 @@ class EndpointSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     retries: int = 5
     #: first wait between tries, seconds; doubles, with jitter
     retry_base_s: float = 1.0
+    #: one call with all its tries and waits, seconds
+    deadline_s: float = 3600.0
 
 
 class EpisodeSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -56,6 +56,7 @@ class ModelDefaults(Struct, frozen=True, kw_only=True):
     connect_timeout_s: float = EndpointSettings(base_url="").connect_timeout_s
     retries: int = EndpointSettings(base_url="").retries
     retry_base_s: float = EndpointSettings(base_url="").retry_base_s
+    deadline_s: float = EndpointSettings(base_url="").deadline_s
 
 
 class RoleSettings(Struct, frozen=True, kw_only=True):
@@ -71,6 +72,7 @@ class RoleSettings(Struct, frozen=True, kw_only=True):
     connect_timeout_s: float | UnsetType = UNSET
     retries: int | UnsetType = UNSET
     retry_base_s: float | UnsetType = UNSET
+    deadline_s: float | UnsetType = UNSET
 
 
 class Roles(Struct, frozen=True, kw_only=True):
@@ -222,6 +224,7 @@ def _check_model(section: str, given: Mapping[str, Any]) -> None:
         ("connect_timeout_s", given.get("connect_timeout_s", 1) > 0, "above 0"),
         ("retries", given.get("retries", 0) >= 0, "0 or more"),
         ("retry_base_s", given.get("retry_base_s", 0) >= 0, "0 or more"),
+        ("deadline_s", given.get("deadline_s", 1) > 0, "above 0"),
         ("base_url", re.fullmatch(r"(https?://\S+)?", given.get("base_url", "")) is not None, "http:// or https://"),
     ):
         if not fits:

@@ -67,6 +67,7 @@ MEANINGS: Mapping[str, str] = {
     "models.connect_timeout_s": "seconds",
     "models.retries": "further tries after the first",
     "models.retry_base_s": "first wait between tries, seconds; doubles, with jitter",
+    "models.deadline_s": "one call with all its tries and waits, seconds",
     "policy.name": "credit = CHIME, outcome = no gate",
     "policy.lambda": "λ, smoothing constant of ṽ = v n / (n + λ), equation (5)",
     "policy.alpha": "α, value weight, equation (5); 0 = no credit rerank",

@@ -18,6 +18,7 @@ from openai import APIConnectionError
 from events.errors import BadInput
 from events.ids import RunId, StreamId
 from infra import openai_model as module
+from infra.clock import SystemClock
 from infra.model_errors import LONGEST_WARM_UP_PAUSE_S, MALFORMED_RETRIES
 from infra.openai_model import OpenAIModel, openai_model
 from runtime.errors import ModelRefused, ModelUnavailable, RunStopped
@@ -670,6 +671,32 @@ async def test_a_slow_answer_is_cut_off_however_often_a_byte_comes() -> None:
             await asked.server.left.wait()
         assert asked.server.open == 0
     assert caught.value.kind == "timeout"
+
+
+async def test_a_call_has_a_deadline_over_all_its_tries() -> None:
+    """No pause is begun that ends after it, however many tries are left."""
+    async with asking(failed(429, "slow down"), retries=50, retry_base_s=8.0, deadline_s=60.0) as asked:
+        with pytest.raises(ModelUnavailable, match="no time for another within 60 s") as caught:
+            await asked.complete()
+    assert caught.value.kind == "rate_limited"
+    assert len(asked.server.requests) == len(asked.clock.slept) + 1 < 50
+    assert 0 < sum(asked.clock.slept) < 60
+
+
+async def test_the_deadline_cuts_off_a_try_that_has_time_left() -> None:
+    """A try ends with the call, and is the last one."""
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    async with scripted(silent) as server:
+        endpoint = EndpointSettings(base_url=server.url, api_key_env="", deadline_s=0.2, retry_base_s=0.0)
+        models: dict[Role, ModelSettings] = {"executor": ModelSettings(model="m")}
+        async with openai_model(models, {"executor": endpoint}, {}, SystemClock()) as model:
+            with pytest.raises(ModelUnavailable, match=r"no time for another within 0\.2 s") as caught:
+                await model.complete(REQUEST, KEY)
+    assert caught.value.kind == "timeout"
+    assert len(server.requests) == 1
 
 
 async def test_cancellation_leaves_no_connection_open() -> None:
