@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -11,9 +12,11 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import anyio
+import msgspec
 import structlog
 from openai import APIConnectionError, APITimeoutError, AsyncOpenAI, DefaultAsyncHttpx2Client, Timeout
 
+from events.codec import canonical
 from events.errors import BadInput
 from infra.model_errors import (
     LONGEST_PAUSE_S,
@@ -49,6 +52,9 @@ _THINKING: dict[Thinking, dict[str, Any]] = {
 _BODY = "chime_body"
 #: the SDK's own mark on a request: who made it reads the body
 _UNREAD = "x-stainless-raw-response"
+
+#: thinking that no parser of the server's has taken out of the answer; without an end where the answer was cut off
+_THOUGHT = re.compile(r"\A\s*<think>(.*?)(?:</think>\s*|\Z)", re.DOTALL)
 
 Format = Literal["json_schema", "json_object", "text"]
 _WEAKER: dict[Format, Format] = {"json_schema": "json_object", "json_object": "text"}
@@ -100,6 +106,7 @@ class OpenAIModel:
 
     async def complete(self, request: ChatRequest, key: CallKey) -> ChatAnswer:
         """As `runtime.ports.ChatModel.complete`."""
+        request = _sendable(request)
         model, endpoint = self._models[request.role], self._endpoints[request.role]
         place = (endpoint.base_url, model.model)
         abilities = self._abilities.get(place, _Abilities())
@@ -188,6 +195,18 @@ class OpenAIModel:
         return _completion(body, request, key, _now(self._clock))
 
 
+def _sendable(request: ChatRequest) -> ChatRequest:
+    """`request` in characters that UTF-8 has: what tools answer goes into it.
+
+    Raises:
+        ModelRefused: something that JSON has no form for.
+    """
+    try:
+        return msgspec.json.decode(canonical(request), type=ChatRequest)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ModelRefused("unsendable", f"the request cannot be written as JSON: {one_line(str(error))}") from error
+
+
 def _now(clock: Clock) -> datetime:
     return datetime.fromisoformat(clock.utc())
 
@@ -223,6 +242,8 @@ def _completion(body: bytes, request: ChatRequest, key: CallKey, now: datetime) 
     plain, choice, message = _parts(body, now)
     content = _text(message.get("content"))
     reasoning = _text(message.get("reasoning_content") or message.get("reasoning"))
+    if thought := _THOUGHT.match(content):
+        content, reasoning = content[thought.end() :], reasoning + thought[1].strip()
     if request.schema is not None and not content.strip() and _is_object(reasoning):
         _log.info("answer_in_reasoning", call=key.id, run_id=key.run)
         content = reasoning

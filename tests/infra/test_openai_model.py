@@ -284,6 +284,23 @@ async def test_tools_and_schema_are_sent_as_given() -> None:
     assert body["response_format"] == {"type": "json_schema", "json_schema": wanted}
 
 
+async def test_half_a_surrogate_pair_in_a_question_is_replaced() -> None:
+    """What a tool answered may hold one."""
+    async with asking(OK) as asked:
+        await asked.complete(replace(REQUEST, messages=[{"role": "user", "content": "a\ud800b"}]))
+    assert asked.bodies[0]["messages"] == [{"role": "user", "content": "a\ufffdb"}]
+
+
+@pytest.mark.parametrize("value", [float("nan"), object()])
+async def test_a_question_that_json_has_no_form_for_is_refused(value: object) -> None:
+    """Before anything is sent."""
+    async with asking(OK) as asked:
+        with pytest.raises(ModelRefused) as caught:
+            await asked.complete(replace(ASKING_SCHEMA, schema={"default": value}))
+    assert caught.value.kind == "unsendable"
+    assert not asked.server.requests
+
+
 @pytest.mark.parametrize(
     "base_url",
     ["", "localhost:8000/v1", "ftp://host/v1", "http://", "http://host:99999/v1", "http://host:x/v1", "http://[::1/v1"],
@@ -826,6 +843,22 @@ async def test_json_in_the_reasoning_is_the_answer_where_there_is_no_other(name:
             assert (await asked.complete(ASKING_SCHEMA)).content == "fine"
     async with asking(completion({"content": "", name: "let me think"})) as asked:
         assert (await asked.complete(ASKING_SCHEMA)).content == ""
+
+
+@pytest.mark.parametrize(
+    ("said", "content", "reasoning"),
+    [
+        ("<think>\nhm <b>\n</think>\n\nyes", "yes", "hm <b>"),
+        ("<think></think>yes", "yes", ""),
+        ("\n<think>cut o", "", "cut o"),
+        ("the tag <think>x</think>", "the tag <think>x</think>", ""),
+    ],
+)
+async def test_thinking_in_front_of_the_answer_is_no_part_of_it(said: str, content: str, reasoning: str) -> None:
+    """A server without a parser for thinking leaves it in the content; a tag further on is the model's own."""
+    async with asking(completion({"content": said})) as asked:
+        answer = await asked.complete()
+    assert (answer.content, answer.reasoning) == (content, reasoning)
 
 
 async def test_a_refusal_is_an_answer() -> None:
