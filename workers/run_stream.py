@@ -2,8 +2,7 @@
 
 from events.codec import draft
 from events.ids import RUN_STREAM, Version
-from events.kinds import AnyEvent, RunFinished
-from events.log import Recorded
+from events.kinds import AnyEvent
 from runtime.ports import EventLog, Origin, Taken
 
 
@@ -12,21 +11,19 @@ async def tell(log: EventLog, event: AnyEvent, *, cause: str | None = None, leng
 
     Args:
         log: of the run.
-        event: what to say. A second `run_finished` is not written.
+        event: what to say. Nothing is written after the end of a run.
         cause: id of the event that led to it.
         length: of the stream, where the caller knows it; a wrong one costs a round trip.
     """
     if length is None:
-        length = len(await log.read_stream(RUN_STREAM))
+        stream = await log.read_stream(RUN_STREAM)
+        length = len(stream)
+        if stream and stream[-1].kind == "run_finished":
+            return length
     while True:
         result = await log.append(RUN_STREAM, Version(length + 1), [draft(event)], Origin(cause=cause))
         if not isinstance(result, Taken):
             return length + 1
         length = result.stored.version
-        if _settled(event, result.stored):
+        if result.stored.kind == "run_finished":
             return length
-
-
-def _settled(event: AnyEvent, stored: Recorded) -> bool:
-    """Whether what stands there already says it: nothing comes after the end of a run."""
-    return isinstance(event, RunFinished) and stored.kind == "run_finished"
