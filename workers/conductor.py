@@ -78,6 +78,8 @@ class Conductor:
         self.control: Control = "running"
         #: why it is paused or stopped
         self.reason = ""
+        #: as the run was last resumed with
+        self._budget_s = 3600.0
         #: ids of wrong recalls that the log names already
         self.recalls_noted: set[str] = set()
 
@@ -138,6 +140,7 @@ class Conductor:
         match event:
             case RunStarted():
                 self._header, self._tasks = event, list(event.tasks)
+                self._budget_s = float(event.config.limits.get("budget_s", self._budget_s))
             case TasksListed():
                 self._tasks.extend(event.tasks)
             case Seeded():
@@ -150,12 +153,21 @@ class Conductor:
                 self._outstanding.clear()
             case Operated(action="cancel"):
                 self.control, self.reason = "cancelled", event.reason
-            case Noted(topic="run_stopped"):
-                self.control, self.reason = "stopped", str(event.facts.get("reason", ""))
-            case Noted(topic="recall_differs"):
-                self.recalls_noted.add(str(event.facts.get("event")))
+            case Noted():
+                self._see_note(event)
             case RunFinished():
                 self.control = "finished"
+            case _:
+                pass
+
+    def _see_note(self, event: Noted) -> None:
+        match event.topic:
+            case "run_stopped":
+                self.control, self.reason = "stopped", str(event.facts.get("reason", ""))
+            case "operational":
+                self._budget_s = float(event.facts.get("limits", {}).get("budget_s", self._budget_s))
+            case "recall_differs":
+                self.recalls_noted.add(str(event.facts.get("event")))
             case _:
                 pass
 
@@ -170,7 +182,7 @@ class Conductor:
                 continue
             job = Job(kind=one.kind, run=self._events.run, episode=one.episode)
             self._outstanding[key] = job
-            await self._queue.enqueue(job, _timeout_s(header))
+            await self._queue.enqueue(job, self._timeout_s)
 
     def _begun(self, header: RunStarted) -> bool:
         """Whether task list and seed bank are whole: they may come in several events."""
@@ -197,8 +209,6 @@ class Conductor:
 
     async def reissue(self, jobs: Sequence[Job]) -> None:
         """Enqueue lost jobs again, and end the episode of one that was lost too often."""
-        header = self._header
-        assert header is not None  # noqa: S101 - a job is outstanding
         for job in jobs:
             key = (job.kind, job.episode)
             if self._outstanding.get(key) != job:
@@ -209,7 +219,7 @@ class Conductor:
             again = Job(kind=job.kind, run=job.run, episode=job.episode, attempt=job.attempt + 1)
             self._outstanding[key] = again
             _log.warning("job_reissued", run_id=job.run, episode=job.episode, stage=job.kind, attempt=again.attempt)
-            await self._queue.enqueue(again, _timeout_s(header))
+            await self._queue.enqueue(again, self._timeout_s)
 
     async def _give_up(self, job: Job) -> None:
         stream = episode_stream(job.episode)
@@ -264,11 +274,11 @@ class Conductor:
         await self.tell(event)
         _log.info("run_finished", run_id=self._events.run, outcome=outcome, episodes=event.counts.episodes)
 
+    @property
+    def _timeout_s(self) -> float:
+        """The time one job may take, seconds: the episode's budget and room for the gate."""
+        return self._budget_s + 60.0
+
     async def tell(self, event: AnyEvent, cause: str | None = None) -> None:
         """Append `event` to the run's own stream, after whatever else is written there."""
         self._run_version = await tell(self._events, event, cause=cause, length=self._run_version)
-
-
-def _timeout_s(header: RunStarted) -> float:
-    """The time one job may take, seconds: the episode's budget and room for the gate."""
-    return float(header.config.limits.get("budget_s", 3600.0)) + 60.0

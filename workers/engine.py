@@ -110,7 +110,7 @@ class Engine:
         return Context(
             config=config,
             tasks=await listed_tasks(environment, config.environment, await banks.tasks()),
-            settings=msgspec.convert(config.limits, EpisodeSettings),
+            settings=msgspec.convert({**config.limits, **operational.get("limits", {})}, EpisodeSettings),
             parameters=policy.parameters,
             prompts=await stored_prompts(self._blobs, run, header.prompts),
             planner=planners.load(config.agent["planner"]),
@@ -201,7 +201,7 @@ async def listed_tasks(environment: Environment, chosen: Mapping[str, Any], ids:
 
 
 async def operational_of(log: EventLog, header: RunStarted) -> dict[str, Any]:
-    """Addresses, time-outs and slots as the run was last resumed with."""
+    """Addresses, time-outs, slots and limits as the run was last resumed with."""
     operational = dict(header.config.operational)
     for recorded in await log.read_stream(RUN_STREAM):
         if recorded.kind == "noted" and isinstance(event := decode(recorded), Noted) and event.topic == OPERATIONAL:

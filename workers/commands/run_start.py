@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from events.errors import BadInput
 from events.ids import RUN_STREAM, RunId, run_id
-from events.kinds import Noted, Operated
+from events.kinds import Noted, Operated, RunStarted
 from infra import environments
 from infra.clock import SystemClock
 from infra.environments.limits import Limits
@@ -20,18 +20,19 @@ from infra.model_list import owner_of
 from infra.ownership import assert_sole_owner
 from infra.rehearsal import LABEL, OWNER
 from runtime.errors import RunStopped
-from runtime.ports import Environment
+from runtime.ports import Environment, EventLog
 from workers.conductor import Control
 from workers.configuration import ROLES
 from workers.connections import Server, connections
 from workers.driving import Hands, Interrupted, drive, hands, interruptible, log_lines
-from workers.engine import OPERATIONAL, served
+from workers.engine import OPERATIONAL, operational_of, served
 from workers.expectation import Expectation, expected
 from workers.header import begin, recorded_head
 from workers.invocation import Invocation, chime_command, run_async
 from workers.live import LiveLine
+from workers.resuming import refused, resumed_operational
 from workers.run_stream import tell
-from workers.starting import Beginning, Choice, beginning, new_run_id, operational
+from workers.starting import Beginning, Choice, beginning, new_run_id
 from workers.views.summary import Summary, summarized
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -245,7 +246,10 @@ async def _begun(invocation: Invocation, there: Server, run: RunId, choice: Choi
     finally:
         await loaded.aclose()
     await made.prompts.store(there.blobs, run)
-    is_new = await begin(there.store.open(run), made.head)
+    log = there.store.open(run)
+    is_new = await begin(log, made.head)
+    if not is_new:
+        await _tell_operational(invocation, log, (await recorded_head(log)).started)
     total = made.head.started.tasks_total * made.head.started.config.epochs
     word = "run" if is_new else "going on with run"
     invocation.output.note(
@@ -258,22 +262,25 @@ async def _begun(invocation: Invocation, there: Server, run: RunId, choice: Choi
 async def _resumed(invocation: Invocation, there: Server, run: RunId) -> None:
     """The run is told that somebody goes on with it, and where its endpoints are now."""
     log = await there.existing(run)
-    header = (await recorded_head(log)).started
+    recorded = await recorded_head(log)
+    header = recorded.started
     if (await log.read_stream(RUN_STREAM))[-1].kind == "run_finished":
         raise BadInput(f"run {run} is finished; `chime memory fork {run} --run NEW` starts another from its banks")
+    if not recorded.is_whole:
+        raise BadInput(f"run {run} was cut short while it was begun; give the command that began it once more")
+    if different := refused(invocation.resolved, header):
+        raise BadInput(f"a run goes on as it was started, {run} cannot change: {'; '.join(different)}")
     served(header)
     name = header.config.environment["name"]
     environments.load(name, invocation.home(), environ=invocation.environment)  # raises where it is not installed
-    configuration = invocation.configuration
-    if _gives_endpoints(invocation):
-        wanted = operational(configuration)
-        if wanted != header.config.operational:
-            await tell(log, Noted(topic=OPERATIONAL, facts=wanted))
+    await _tell_operational(invocation, log, header)
     await tell(log, Operated(action="resume", target=run, author=getpass.getuser(), reason="chime run resume"))
     invocation.output.note(f"going on with run {run}")
 
 
-def _gives_endpoints(invocation: Invocation) -> bool:
-    """Whether the configuration says anything about endpoints; else those of the header stay."""
-    origins = invocation.resolved.origins
-    return any(name.startswith(("models.", "roles.")) and origin.kind != "default" for name, origin in origins.items())
+async def _tell_operational(invocation: Invocation, log: EventLog, header: RunStarted) -> None:
+    """Addresses, time-outs, slots and limits, where they differ from those that the run has."""
+    there = await operational_of(log, header)
+    now = resumed_operational(invocation.resolved, there)
+    if now != there:
+        await tell(log, Noted(topic=OPERATIONAL, facts=now))

@@ -1,0 +1,71 @@
+"""What may differ when a run goes on: addresses, time-outs, slots and limits. Everything else is the header's."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from events.kinds import RunStarted
+from runtime.settings import EndpointSettings, ModelSettings
+from workers.configuration import ROLES
+from workers.layers import Resolved
+
+#: limits that end an episode sooner or later; the others change what a model sees
+LIMITS = ("max_steps", "max_errors", "budget_s", "environment_attempts")
+
+#: a setting that somebody has given for this run, not a default
+_GIVEN = ("flag", "environment", "file")
+
+
+def resumed_operational(resolved: Resolved, there: Mapping[str, Any]) -> dict[str, Any]:
+    """The operational part of a run that goes on: as it is `there`, and what the configuration says differently."""
+    configuration = resolved.configuration
+    endpoints = {role: dict(there.get("endpoints", {}).get(role, {})) for role in ROLES}
+    for role in ROLES:
+        for name in EndpointSettings.__struct_fields__:
+            if _given(resolved, f"roles.{role}.{name}", _GIVEN) or _given(resolved, f"models.{name}", _GIVEN):
+                endpoints[role][name] = configuration.role(role)[name]
+    now = {**there, "endpoints": endpoints}
+    if _given(resolved, "run.slots", _GIVEN):
+        now["slots"] = configuration.run.slots
+    limits = {
+        name: getattr(configuration.episode, name) for name in LIMITS if _given(resolved, f"episode.{name}", _GIVEN)
+    }
+    if limits:
+        now["limits"] = {**there.get("limits", {}), **limits}
+    return now
+
+
+def refused(resolved: Resolved, header: RunStarted) -> list[str]:
+    """Flags of this command that would change what the run means, as `setting: there -> wanted`.
+
+    Flags only: a file may belong to other runs as well, and the header has the last word over it.
+    """
+    return [f"{key}: {there} -> {wanted}" for key, there, wanted in _semantic(resolved, header) if there != wanted]
+
+
+def _semantic(resolved: Resolved, header: RunStarted) -> Iterator[tuple[str, object, object]]:
+    """(setting, what the run has, what a flag says)."""
+    config, configuration = header.config, resolved.configuration
+    has: dict[str, object] = {
+        "policy.name": config.policy.name,
+        **{f"policy.{name}": value for name, value in config.policy.parameters.items()},
+        "run.concurrency": config.concurrency,
+        "run.epochs": config.epochs,
+        "embedder.name": config.agent.get("embedder"),
+        **{f"episode.{name}": value for name, value in config.limits.items() if name not in LIMITS},
+    }
+    for key, there in has.items():
+        if _given(resolved, key, ("flag",)):
+            yield key, there, resolved.values[key]
+    if _given(resolved, "run.lag", ("flag",)):
+        lag = configuration.run.lag
+        yield "run.lag", config.lag, 2 * config.concurrency if lag == "auto" else lag
+    for role in ROLES:
+        for name in ModelSettings.__struct_fields__:
+            for key in (f"roles.{role}.{name}", f"models.{name}"):
+                if _given(resolved, key, ("flag",)):
+                    yield key, config.models.get(role, {}).get(name), configuration.role(role)[name]
+
+
+def _given(resolved: Resolved, key: str, kinds: tuple[str, ...]) -> bool:
+    origin = resolved.origins.get(key)
+    return origin is not None and origin.kind in kinds
