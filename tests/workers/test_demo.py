@@ -1,0 +1,61 @@
+"""The demo from the command line: three arms, their banks rebuilt, and a time limit that is kept."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def chime(home: Path, *arguments: str) -> Any:
+    """The envelope that a command prints; its stderr under `err`."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("CHIME_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "workers", *arguments, "--json", "--home", str(home)],
+        env={**kept, "PYTHONPATH": str(ROOT)}, cwd=home, capture_output=True, text=True, timeout=180, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return {**json.loads(done.stdout), "err": done.stderr}
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    folder = tmp_path / "home"
+    folder.mkdir()
+    return folder
+
+
+def test_three_arms(home: Path):
+    """Every arm plays the same tasks, only those that learn have banks, and verifying a log gives the digest shown."""
+    shown = chime(home, "demo", "--env", "toy", "--limit", "6")
+    assert shown["schema"] == 1
+    data = shown["data"]
+    assert (data["environment"], data["episodes_per_arm"], data["labels"]) == ("toy", 6, ["rehearsal"])
+    assert data["stopped_after_s"] is None
+    arms = {one["arm"]: one for one in data["arms"]}
+    assert list(arms) == ["credit", "outcome", "frozen"]
+    assert {one["n"] for one in arms.values()} == {6}
+    assert sum(arms["frozen"]["banks"].values()) == 0
+    assert sum(arms["credit"]["banks"].values()) > 0
+    assert [one["arm"] for one in data["differences"]] == ["outcome", "frozen"]
+    rebuilt = {one["run"]: one for one in data["rebuilt"]}
+    assert set(rebuilt) == {one["run"] for one in arms.values()}
+    assert {one["versions"] for one in rebuilt.values()} == {6}
+    for run, one in rebuilt.items():
+        verified = chime(home, "log", "verify", run)["data"]
+        assert (verified["digest"], verified["events"]) == (one["digest"], one["events"])
+    assert "Traceback" not in shown["err"]
+
+
+def test_stops_when_the_time_is_over(home: Path):
+    """After its seconds no episode begins any more; the arms end, are compared over what all played, and it says so."""
+    data = chime(home, "demo", "--env", "toy", "--limit", "72", "--seconds", "1")["data"]
+    assert data["stopped_after_s"] >= 1
+    assert 0 < data["episodes_per_arm"] < 72
+    assert {one["n"] for one in data["arms"]} == {data["episodes_per_arm"]}
+    assert len(data["rebuilt"]) == 3

@@ -1,0 +1,296 @@
+"""Runs through real processes: command line, rq workers, server, model over HTTP; interrupted, killed, spread out."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import redis
+import uvicorn
+from starlette.responses import JSONResponse
+
+from infra.rehearsal.planting import RehearsalSettings
+from infra.rehearsal.server import application
+from infra.rehearsal.truth import TruthFile
+
+RUN = "r"
+EPISODES = 10
+ARGUMENTS = ("--limit", str(EPISODES), "--concurrency", "4", "--lag", "4", "--run", RUN)
+#: seconds within which everything here ends, on a machine that is busy with other things
+DEADLINE_S = 90.0
+
+
+def until(true: Callable[[], Any]) -> Any:
+    """Waits for a condition; what it gave."""
+    end = time.monotonic() + DEADLINE_S
+    while not (found := true()):
+        assert time.monotonic() < end, "did not happen"
+        time.sleep(0.02)
+    return found
+
+
+class Endpoint:
+    """The rehearsal model over HTTP, with a key that can be changed, in a thread of this process."""
+
+    def __init__(self, key: Any) -> None:
+        self._model = application(key, RehearsalSettings(), TruthFile(None))
+        #: the only key that is accepted; None = any
+        self.key: str | None = None
+        #: after so many completions every key is refused
+        self.left = 1_000_000
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                self._answer, interface="asgi3", port=0, log_config=None, access_log=False, lifespan="off", ws="none"
+            )
+        )
+        self._thread = threading.Thread(target=self._server.run)
+        self._thread.start()
+        until(lambda: self._server.started)
+        port = self._server.servers[0].sockets[0].getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}/v1"
+
+    async def _answer(self, scope: Any, receive: Any, send: Any) -> None:
+        given = dict(scope["headers"]).get(b"authorization", b"").decode()
+        if scope["path"].endswith("completions"):
+            self.left -= 1
+        if self.left < 0 or (self.key is not None and given != f"Bearer {self.key}"):
+            refusal = JSONResponse({"error": {"message": "no such key", "code": "invalid_api_key"}}, status_code=401)
+            await refusal(scope, receive, send)
+        else:
+            await self._model(scope, receive, send)
+
+    def close(self) -> None:
+        self._server.should_exit = True
+        self._thread.join()
+
+
+@pytest.fixture
+def endpoint(toy_key: Any) -> Iterator[Endpoint]:
+    one = Endpoint(toy_key)
+    yield one
+    one.close()
+
+
+@dataclass
+class CommandLine:
+    """`chime` in processes of its own, all of which carry a mark in their environment."""
+
+    environment: dict[str, str]
+    folder: Path
+    mark: str
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    def begin(self, *arguments: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "workers", *arguments], env=self.environment, cwd=self.folder, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        self.started.append(process)
+        return process
+
+    def ended(self, process: subprocess.Popen[str], code: int = 0) -> tuple[str, str]:
+        """What a process printed; fails unless it ends with `code`."""
+        out, err = process.communicate(timeout=DEADLINE_S)
+        assert process.returncode == code, err
+        return out, err
+
+    def __call__(self, *arguments: str, code: int = 0) -> tuple[str, str]:
+        return self.ended(self.begin(*arguments), code)
+
+    def json(self, *arguments: str) -> Any:
+        return json.loads(self(*arguments, "--json")[0])
+
+    def alive(self, *words: str) -> list[int]:
+        """Pids of our processes whose command line has every one of `words`."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit() and int(entry.name) != os.getpid():
+                try:
+                    marked = self.mark.encode() in (entry / "environ").read_bytes()
+                    command = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
+                except OSError:
+                    continue
+                if marked and all(word in command for word in words):
+                    found.append(int(entry.name))
+        return found
+
+    def close(self) -> None:
+        for process in self.started:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+        for pid in self.alive():
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def chime(tmp_path: Path, _folder: Path) -> Iterator[CommandLine]:
+    """The command line with the home's own server."""
+    sockets = _folder / uuid4().hex[:8]
+    sockets.mkdir()
+    mark = uuid4().hex
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("CHIME_")}
+    line = CommandLine(
+        {**kept, "XDG_RUNTIME_DIR": str(sockets), "CHIME_HOME": str(tmp_path / "home"), "CHIME_TEST_MARK": mark,
+         "OPENAI_API_KEY": "right", "PYTHONPATH": str(Path(__file__).parents[2])},
+        tmp_path, mark,
+    )  # fmt: skip
+    yield line
+    line.close()
+
+
+@dataclass
+class There:
+    """A run on the tests' server."""
+
+    url: str
+    prefix: str
+
+    def length(self) -> int:
+        with redis.Redis.from_url(self.url) as client:
+            return int(client.xlen(f"{self.prefix}:{{{RUN}}}:log"))
+
+    def kinds(self) -> list[str]:
+        with redis.Redis.from_url(self.url) as client:
+            return [entry[b"kind"].decode() for _, entry in client.xrange(f"{self.prefix}:{{{RUN}}}:log")]
+
+    def rq_keys(self) -> list[str]:
+        with redis.Redis.from_url(self.url) as client:
+            return sorted(key.decode() for key in client.scan_iter(f"{self.prefix}:*") if b"{" not in key)
+
+
+@pytest.fixture
+def there(chime: CommandLine, redis_server: Any, redis_prefix: str) -> There:
+    """The command line is told of the tests' server."""
+    chime.environment |= {"CHIME_REDIS_URL": redis_server.url, "CHIME_REDIS_PREFIX": redis_prefix}
+    return There(redis_server.url, redis_prefix)
+
+
+@pytest.fixture
+async def digest(world: Any, playing: Any) -> str:
+    """The digest of the same run, undisturbed, in this process."""
+    there = world()
+    events = await there.play(RUN, playing.configured(concurrency=4, lag=4), limit=EPISODES, ordering=42)
+    return str(playing.digests(events)[-1])
+
+
+def verified(chime: CommandLine) -> str:
+    """The digest that `chime log verify` finds."""
+    return str(chime.json("log", "verify", RUN)["data"]["digest"])
+
+
+def start(endpoint: Endpoint, *more: str) -> list[str]:
+    return ["run", "start", "toy", "--base-url", endpoint.url, "--model", "rehearsal", *ARGUMENTS, *more]
+
+
+def test_a_run_through_rq_leaves_nothing_behind(chime: CommandLine, endpoint: Endpoint, digest: str, tmp_path: Path):
+    """A run through workers and the home's server completes, verifies, and leaves log, bodies and two lock files."""
+    shown = chime.json(*start(endpoint))["data"]
+    assert (shown["control"], shown["summary"]["status"], shown["summary"]["scored"]) == (
+        "finished", "completed", EPISODES,
+    )  # fmt: skip
+    assert chime.alive() == []
+    assert list(Path(chime.environment["XDG_RUNTIME_DIR"]).iterdir()) == []
+    home = tmp_path / "home"
+    assert {one.name for one in (home / "redis").iterdir()} == {
+        "appendonlydir", "server.log", "start.lock", "users.lock",
+    }  # fmt: skip
+    assert verified(chime) == digest
+    assert chime.alive() == []
+
+
+def test_interrupted_and_resumed(chime: CommandLine, there: There, endpoint: Endpoint, digest: str):
+    """Ctrl-C ends a run with 130 and the command that goes on with it; that one ends as if nothing had been."""
+    process = chime.begin(*start(endpoint))
+    until(lambda: there.length() > 12)
+    process.send_signal(signal.SIGINT)
+    _, err = chime.ended(process, 130)
+    assert f"chime run resume {RUN}" in err
+    assert "Traceback" not in err
+    assert chime.alive() == []
+    assert "run_finished" not in there.kinds()
+    chime("run", "resume", RUN)
+    assert verified(chime) == digest
+    kinds = there.kinds()
+    assert kinds[-1] == "run_finished"
+    assert kinds.count("folded") == EPISODES
+    assert there.rq_keys() == [f"{there.prefix}:rq:queues", f"{there.prefix}:runs"]
+
+
+def test_a_killed_worker_is_replaced(chime: CommandLine, there: There, endpoint: Endpoint, digest: str):
+    """Kill -9 of the act worker in the middle of episodes changes nothing in the banks."""
+    process = chime.begin(*start(endpoint))
+    until(lambda: there.length() > 8)
+    (worker,) = chime.alive("worker", "act")
+    os.kill(worker, signal.SIGKILL)
+    chime.ended(process)
+    assert "worker_lost" not in there.kinds()
+    assert there.kinds().count("abandoned") == 0
+    assert verified(chime) == digest
+
+
+def test_spread_over_processes(chime: CommandLine, there: There, endpoint: Endpoint, digest: str):
+    """Coordinator and workers as processes of their own play a run that somebody else has begun."""
+    apart = [
+        chime.begin("coordinator"),
+        chime.begin("worker", "act", "--slots", "4"),
+        chime.begin("worker", "diagnose"),
+    ]
+    # Begun, then left to the others: the command that began it is killed at once.
+    beginner = chime.begin(*start(endpoint))
+    until(lambda: there.length() > 0)
+    beginner.kill()
+    until(lambda: there.kinds()[-1:] == ["run_finished"])
+    for process in apart:
+        process.send_signal(signal.SIGTERM)
+    for process in apart:
+        _, err = chime.ended(process)
+        assert "Traceback" not in err
+    until(lambda: chime.alive() == [])
+    assert verified(chime) == digest
+
+
+def test_a_worker_ends_with_its_parent(chime: CommandLine, there: There):
+    """A worker whose parent's end of its input closes ends by itself."""
+    worker = chime.begin("worker", "act", "--with-parent")
+    with redis.Redis.from_url(there.url) as client:
+        until(lambda: client.keys(f"{there.prefix}:workers:*"))
+    assert worker.stdin is not None
+    worker.stdin.close()
+    worker.stdin = None
+    chime.ended(worker)
+    assert chime.alive() == []
+    assert there.rq_keys() in ([], [f"{there.prefix}:rq:queues"])
+
+
+def test_a_refused_key_pauses_the_run(chime: CommandLine, there: There, endpoint: Endpoint, digest: str):
+    """A key that stops working ends the command with 3 and one line; with the right key resume goes on to the end."""
+    endpoint.left = 30
+    _, err = chime(*start(endpoint, "--in-process"), code=3)
+    last = err.strip().splitlines()[-1]
+    assert last.startswith("chime: run r stopped:")
+    assert f"chime run resume {RUN}" in last
+    assert "Traceback" not in err
+    assert there.kinds().count("noted") == 1
+    endpoint.left, endpoint.key = 1_000_000, "other"
+    chime.environment["OTHER_KEY"] = "other"
+    chime("run", "resume", RUN, "--in-process", "--api-key-env", "OTHER_KEY")
+    assert there.kinds()[-1] == "run_finished"
+    assert verified(chime) == digest
+
+
+def test_no_endpoint(chime: CommandLine, there: There):
+    """An endpoint that does not answer, or refuses the key, ends the start with 3, before anything is begun."""
+    _, err = chime("run", "start", "toy", "--base-url", "http://127.0.0.1:9/v1", "--model", "m", *ARGUMENTS, code=3)
+    assert "127.0.0.1:9" in err.strip().splitlines()[-1]
+    assert "Traceback" not in err
+    assert there.length() == 0
