@@ -29,8 +29,9 @@ class Page:
 
     def table(self, head: str) -> list[list[str]]:
         """The cells of the table whose first header cell is `head`, without its header."""
-        lines = self.text.splitlines()
-        at = next(i for i, line in enumerate(lines) if line.startswith(f"| {head} |"))
+        lines = self.text.split("\n")
+        starts = [i for i, line in enumerate(lines[1:], 1) if line.startswith("|---")]
+        at = next(i - 1 for i in starts if lines[i - 1].startswith(f"| {head} |"))
         rows = []
         for line in lines[at + 2 :]:
             if not line.startswith("|"):
