@@ -4,24 +4,29 @@ A call is known by run, stream, stage, ordinal, retry ordinal and the SHA-256 of
 the stage's event is appended; whoever asks the same again, after a crash or at the same time, gets the stored answer.
 """
 
+from collections.abc import Mapping
 from hashlib import sha256
 from typing import Protocol, cast
 
+import anyio
 import msgspec
 import structlog
 from msgspec import Struct
 from redis.asyncio import Redis
 
 from events.codec import canonical
-from events.errors import BadInput
+from events.errors import BadInput, Unreachable
 from events.ids import RunId
 from infra.blobs import get_messages, put_messages
 from infra.redis_client import our_errors
 from runtime.errors import ModelRefused, ModelUnavailable, RunStopped
-from runtime.ports import Blobs, CallKey, ChatAnswer, ChatModel, ChatRequest, Clock, TokenUsage
+from runtime.ports import Blobs, CallKey, ChatAnswer, ChatModel, ChatRequest, Clock, Role, TokenUsage
 from runtime.task import Message
 
 _log = structlog.get_logger("chime.model")
+
+#: how long a cancelled caller waits for its paid answer to be stored, seconds
+_STORE_S = 10.0
 
 
 class CallRecord(Struct, frozen=True, kw_only=True):
@@ -47,6 +52,11 @@ class CallRecord(Struct, frozen=True, kw_only=True):
     #: why it failed, a short word and a line; "" when it did not
     error: str = ""
     reason: str = ""
+    #: of that error: name of its class, HTTP status where there was one
+    error_class: str = ""
+    status: int | None = None
+    #: the model that was asked for; "" where only the run's header says
+    asked: str = ""
 
 
 class UnreadableCall(BadInput):
@@ -117,10 +127,18 @@ class RedisCalls:
 
 
 class RecordedCalls:
-    """A `ChatModel` around another one that remembers."""
+    """A `ChatModel` around another one that remembers; `names` are the models that each role asks for."""
 
-    def __init__(self, model: ChatModel, store: CallStore, blobs: Blobs, clock: Clock) -> None:
+    def __init__(
+        self,
+        model: ChatModel,
+        store: CallStore,
+        blobs: Blobs,
+        clock: Clock,
+        names: Mapping[Role, str] | None = None,
+    ) -> None:
         self._model, self._store, self._blobs, self._clock = model, store, blobs, clock
+        self._names = names or {}
 
     async def complete(self, request: ChatRequest, key: CallKey) -> ChatAnswer:
         """As `runtime.ports.ChatModel.complete`; asked before, the stored answer.
@@ -128,10 +146,10 @@ class RecordedCalls:
         Raises:
             MissingBlob: a stored answer whose body is gone.
             UnreadableCall: a stored answer that is not of this format.
+            Unreachable: where calls are kept does not answer.
         """
-        digest = sha256(canonical(request)).hexdigest()
-        field = f"{key.id} {digest}"
-        if (known := await self._store.get(key.run, field)) is not None:
+        digest = _digest(request)
+        if (known := await self._store.get(key.run, f"{key.id} {digest}")) is not None:
             return await self._stored(key, known)
         began = self._clock.monotonic()
         try:
@@ -139,15 +157,23 @@ class RecordedCalls:
         except (ModelUnavailable, ModelRefused, RunStopped) as error:
             await self._failed(request, key, digest, began, error)
             raise
+        # The answer is paid for: whoever stops now finds it when going on.
+        with anyio.move_on_after(_STORE_S, shield=True):
+            return await self._kept(request, key, digest, began, answer)
+        raise Unreachable(f"the answer of call {key.id} could not be stored within {_STORE_S:g} s")
+
+    async def _kept(
+        self, request: ChatRequest, key: CallKey, digest: str, began: float, answer: ChatAnswer
+    ) -> ChatAnswer:
+        """The first answer that was written for this call, ours or another worker's."""
         record = await self._record(request, key, digest, began, answer)
         written = msgspec.json.encode(record)
-        kept = await self._store.put(key.run, field, written)
+        kept = await self._store.put(key.run, f"{key.id} {digest}", written)
         _log.info(
             "model_called", run_id=key.run, call=key.id, model_role=request.role, model=answer.model,
             tokens_in=answer.usage.prompt_tokens, tokens_out=answer.usage.completion_tokens,
             tokens_cached=answer.usage.cached_tokens, duration_ms=record.latency_ms, outcome=answer.finish_reason,
         )  # fmt: skip
-        # Another worker may have been first: its answer is the one the episode goes on with.
         return answer if kept == written else await self._stored(key, kept)
 
     async def _stored(self, key: CallKey, written: bytes) -> ChatAnswer:
@@ -174,6 +200,7 @@ class RecordedCalls:
             answer=await self._blobs.put(key.run, msgspec.json.encode(answer)) if answer else "",
             sha256=digest,
             at=self._clock.utc(),
+            asked=self._names.get(request.role, ""),
         )
 
     async def _failed(
@@ -186,8 +213,22 @@ class RecordedCalls:
     ) -> None:
         """Kept for the reader, under a field of its own: a failure is never an answer."""
         record = await self._record(request, key, digest, began, None)
-        told = msgspec.structs.replace(record, error=error.kind, reason=error.reason)
+        told = msgspec.structs.replace(
+            record, error=error.kind, reason=error.reason, error_class=type(error).__name__, status=error.status
+        )
         await self._store.put(key.run, f"{key.id} {digest} failed {record.at}", msgspec.json.encode(told))
+
+
+def _digest(request: ChatRequest) -> str:
+    """Hex SHA-256 of the canonical request.
+
+    Raises:
+        ModelRefused: something that JSON has no form for.
+    """
+    try:
+        return sha256(canonical(request)).hexdigest()
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ModelRefused("unsendable", f"the request cannot be written as JSON: {error}") from error
 
 
 async def calls_of(store: CallStore, run: RunId, stream: str | None = None) -> list[CallRecord]:

@@ -132,7 +132,8 @@ class OpenAIModel:
             pause_s = self._pause_s(failure, len(failures), endpoint)
             if self._clock.monotonic() + pause_s >= began + endpoint.deadline_s:
                 told = f"{len(failures)} tries, and no time for another within {endpoint.deadline_s:g} s"
-                raise ModelUnavailable(failure.kind, f"{endpoint.base_url}: {failure.reason} ({told})") from cause
+                reason = f"{endpoint.base_url}: {failure.reason} ({told})"
+                raise ModelUnavailable(failure.kind, reason, failure.status) from cause
             _log.warning(
                 "model_retried", call=key.id, run_id=key.run, model_role=request.role, kind=failure.kind,
                 attempt=len(failures), pause_s=round(pause_s, 2), reason=failure.reason,
@@ -148,14 +149,14 @@ class OpenAIModel:
         if failure.action == "stop":
             if failure.kind == "key" and not self._keys.get(endpoint.api_key_env):
                 told += f" (no key was sent: {endpoint.api_key_env or 'api_key_env'} is empty)"
-            return RunStopped(failure.kind, told)
+            return RunStopped(failure.kind, told, failure.status)
         if failure.action in ("refuse", "change"):
-            return ModelRefused(failure.kind, failure.reason)
+            return ModelRefused(failure.kind, failure.reason, failure.status)
         if failure.status == 500 and failure in failures[-2:-1]:
-            return ModelRefused(failure.kind, f"twice the same: {failure.reason}")
+            return ModelRefused(failure.kind, f"twice the same: {failure.reason}", failure.status)
         spent = sum(one.kind == "malformed" for one in failures) > MALFORMED_RETRIES
         if failure.action == "give_up" or spent or len(failures) > endpoint.retries:
-            return ModelUnavailable(failure.kind, f"{told} ({len(failures)} tries)")
+            return ModelUnavailable(failure.kind, f"{told} ({len(failures)} tries)", failure.status)
         return None
 
     def _pause_s(self, failure: Failure, tries: int, endpoint: EndpointSettings) -> float:

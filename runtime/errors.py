@@ -33,26 +33,29 @@ class NotServed(BadInput):
 
 
 class ModelUnavailable(Unreachable):
-    """No usable answer from the endpoint within the retries; `kind` is the error class, a short word."""
+    """No usable answer from the endpoint within the retries.
 
-    def __init__(self, kind: str, reason: str) -> None:
-        self.kind, self.reason = kind, reason
+    `kind` is the error class, a short word; `status` the HTTP status of the last try, where there was one.
+    """
+
+    def __init__(self, kind: str, reason: str, status: int | None = None) -> None:
+        self.kind, self.reason, self.status = kind, reason, status
         super().__init__(f"model: {reason}")
 
 
 class RunStopped(Unreachable):
     """Nothing on this endpoint can work (key, quota, unknown model): the run pauses and can be resumed."""
 
-    def __init__(self, kind: str, reason: str) -> None:
-        self.kind, self.reason = kind, reason
+    def __init__(self, kind: str, reason: str, status: int | None = None) -> None:
+        self.kind, self.reason, self.status = kind, reason, status
         super().__init__(reason)
 
 
 class ModelRefused(ChimeError):
     """The endpoint will not answer this request; asking again unchanged is useless."""
 
-    def __init__(self, kind: str, reason: str) -> None:
-        self.kind, self.reason = kind, reason
+    def __init__(self, kind: str, reason: str, status: int | None = None) -> None:
+        self.kind, self.reason, self.status = kind, reason, status
         super().__init__(f"model refused: {reason}")
 
 

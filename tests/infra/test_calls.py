@@ -14,7 +14,9 @@ import pytest
 from msgspec.structs import replace
 
 from events.codec import canonical
+from events.errors import Unreachable
 from events.ids import RunId, StreamId
+from infra import calls as module
 from infra.blobs import FolderBlobs, RedisBlobs
 from infra.calls import (
     CallRecord,
@@ -87,8 +89,11 @@ class Memory:
     def __init__(self, refuses: bytes | None = None) -> None:
         self.bodies: dict[tuple[RunId, str], bytes] = {}
         self._refuses = refuses
+        self.on_put: Callable[[], None] = lambda: None
 
     async def put(self, run: RunId, body: bytes) -> str:
+        self.on_put()
+        await anyio.lowlevel.checkpoint()
         if self._refuses is not None and self._refuses in body:
             raise OSError(28, "No space left on device")
         name = sha256(body).hexdigest()
@@ -212,7 +217,8 @@ async def test_the_order_of_keys_in_a_message_does_not_matter(places: Places) ->
 
 
 @pytest.mark.parametrize(
-    "error", [ModelUnavailable("timeout", "too slow"), ModelRefused("context", "too long"), RunStopped("key", "no")]
+    "error",
+    [ModelUnavailable("timeout", "too slow"), ModelRefused("context", "too long", 400), RunStopped("key", "no", 401)],
 )
 async def test_a_failure_is_kept_and_never_served(places: Places, error: Any) -> None:
     """The caller gets the error, the reader a record of it, and the next caller a new try."""
@@ -225,6 +231,7 @@ async def test_a_failure_is_kept_and_never_served(places: Places, error: Any) ->
         assert answer.content == "answer 2"
         failure, success = await calls_of(store, RUN)
         assert (failure.error, failure.reason, failure.finish_reason) == (error.kind, error.reason, "")
+        assert (failure.error_class, failure.status) == (type(error).__name__, error.status)
         assert (success.error, success.finish_reason) == ("", "tool_calls")
         assert await answer_of(blobs, RUN, failure) is None
         assert await messages_of(blobs, RUN, failure) == REQUEST.messages
@@ -243,9 +250,11 @@ async def test_every_failure_has_its_record(places: Places) -> None:
 async def test_a_record_tells_the_call(places: Places) -> None:
     """Role, model, usage, latency in ms, finish reason; messages and answer as they were."""
     async with places() as (store, blobs):
-        answer = await recorded(Counting(), store, blobs).complete(REQUEST, replace(KEY, retry=1))
+        calls = RecordedCalls(Counting(), store, blobs, FakeClock(), {"executor": "m"})
+        answer = await calls.complete(REQUEST, replace(KEY, retry=1))
         [record] = await calls_of(store, RUN)
-        assert (record.id, record.role, record.model) == ("episode-1/execution/1.1", "executor", "m-1")
+        assert (record.id, record.role) == ("episode-1/execution/1.1", "executor")
+        assert (record.asked, record.model) == ("m", "m-1")
         assert (record.usage, record.latency_ms, record.finish_reason) == (answer.usage, 1, "tool_calls")
         assert await messages_of(blobs, RUN, record) == REQUEST.messages
         assert await answer_of(blobs, RUN, record) == answer
@@ -281,6 +290,38 @@ async def test_a_message_is_stored_once_per_run() -> None:
     assert len(blobs.bodies) == before + 3
     bodies = list(blobs.bodies.values())
     assert all(bodies.count(canonical(message)) == 1 for message in history)
+
+
+async def test_a_paid_answer_is_stored_though_the_caller_stops() -> None:
+    """Cancelled while its answer is being stored, a call is known to whoever goes on."""
+    store, blobs = MemoryCalls(), Memory()
+    async with anyio.create_task_group() as tasks:
+        blobs.on_put = tasks.cancel_scope.cancel
+        tasks.start_soon(recorded(Counting(), store, blobs).complete, REQUEST, KEY)
+    again = Counting()
+    assert (await recorded(again, store, blobs).complete(REQUEST, KEY)).content == "answer 1"
+    assert again.asked == []
+
+
+async def test_a_store_that_hangs_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller is not kept for ever."""
+
+    class Hanging(MemoryCalls):
+        async def put(self, run: RunId, field: str, record: bytes) -> bytes:
+            await anyio.sleep_forever()
+            raise AssertionError
+
+    monkeypatch.setattr(module, "_STORE_S", 0.05)
+    with pytest.raises(Unreachable, match="episode-1/execution/1"):
+        await recorded(Counting(), Hanging(), Memory()).complete(REQUEST, KEY)
+
+
+async def test_a_question_that_json_has_no_form_for_is_refused() -> None:
+    """Nothing is asked and nothing written."""
+    store, model = MemoryCalls(), Counting()
+    with pytest.raises(ModelRefused, match="JSON"):
+        await recorded(model, store, Memory()).complete(replace(REQUEST, schema={"default": float("inf")}), KEY)
+    assert (model.asked, await store.all(RUN)) == ([], {})
 
 
 async def test_bodies_are_there_before_the_record() -> None:
@@ -372,4 +413,5 @@ async def test_records_keep_their_form() -> None:
         id="episode-1/gate/1", role="gate", model="m", usage=TokenUsage(prompt_tokens=1), latency_ms=5,
         finish_reason="stop", messages="a", request="b", answer="c", sha256="d", at="2026-01-01T00:00:00.000000Z",
     )  # fmt: skip
-    assert msgspec.json.encode(record) == written
+    more = b',"error_class":"","status":null,"asked":""}'
+    assert msgspec.json.encode(record) == written[:-1] + more
