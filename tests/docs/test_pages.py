@@ -48,7 +48,7 @@ def test_every_command_that_is_named_exists(pages: list[Any]) -> None:
     """Commands, their options and settings after -s are the command line's own."""
     for page in pages:
         for line in _commands(page.text):
-            _check(shlex.split(line), f"{page.path.name}: {line}")
+            _check(shlex.split(line, comments=True), f"{page.path.name}: {line}")
 
 
 def test_every_variable_that_is_named_is_read(pages: list[Any]) -> None:
@@ -71,9 +71,12 @@ def _commands(text: str) -> Iterator[str]:
     for code in _CODE.findall(text):
         if code.startswith("chime ") and "|" not in code:
             yield code
+    shell = False
     for line in text.split("\n"):
-        found = re.match(r"(?:    |\$ )(?:CHIME_\w+=\S+ )*(chime [^|>&]*)", line)
-        if found:
+        if line.startswith("```"):
+            shell = line == "```sh"
+        found = re.match(r"(?:    |\$ |)(?:\w+=\$\()?(chime [^|>&]*)", line)
+        if found and (shell or line.startswith(("    ", "$ "))):
             yield found[1]
 
 
