@@ -13,7 +13,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from events.ids import Stage
-from infra.rehearsal.key import AnswerKey, KnownTask, offered
+from infra.rehearsal.key import AnswerKey, KnownTask, meant
 from runtime.prompting import INDEX_LETTER, message_text
 from runtime.task import Message
 
@@ -27,7 +27,8 @@ _MEMORY = re.compile(
 _PLAN = re.compile(r"<plan>\n?(.*?)\n?</plan>", re.DOTALL)
 _EXISTING = re.compile(r"<existing>\n?(.*?)\n?</existing>", re.DOTALL)
 _NEW = re.compile(r"<new>\n?(.*?)\n?</new>", re.DOTALL)
-#: the tools as a planner sees them
+#: the domain and the tools as a planner sees them
+_DOMAIN = re.compile(r"^Domain: (.*)$", re.MULTILINE)
 _TOOLS = re.compile(r"<tools>\n?(.*?)\n?</tools>", re.DOTALL)
 _TOOL = re.compile(r"^- ([^(\s]+)\(", re.MULTILINE)
 _OUTCOME = re.compile(r"<outcome>\s*(success|failure)\s*</outcome>")
@@ -136,11 +137,14 @@ def read_request(body: dict[str, Any], key: AnswerKey) -> Asked:
     said = "\n".join(message_text(message) for message in opening)
     plan = _PLAN.search(said)
     outcome = _OUTCOME.search(said)
-    described = _TOOLS.search(said) if part == "planner" else None
-    offers = tools or (_TOOL.findall(described[1]) if described else [])
+    described, domain = _TOOLS.search(said), _DOMAIN.search(said)
+    if part == "planner":
+        kind, offers = domain[1] if domain else "", _TOOL.findall(described[1]) if described else []
+    else:  # the plan says which kind of task it is for
+        kind, offers = plan[1] if plan else "", tools
     return Asked(
         part=part,
-        known=offered(_task(key, messages), offers),
+        known=meant(_task(key, messages), kind, offers),
         memories=list(shown_memories(said)),
         plan=plan[1].strip() if plan else "",
         success=outcome[1] == "success" if outcome else None,

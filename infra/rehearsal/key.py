@@ -1,6 +1,7 @@
 """What the rehearsal model knows before the first request: for every task a right and a wrong way through it."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -110,13 +111,18 @@ class AnswerKey:
         return [] if found is None else self._by_text[found]
 
 
-def offered(known: Sequence[KnownTask], tools: Iterable[str]) -> KnownTask | None:
-    """The first of `known` whose functions are all among `tools`; the first of all where none fits; None for none."""
+def meant(known: Sequence[KnownTask], kind: str, tools: Iterable[str]) -> KnownTask | None:
+    """Which of the tasks with one text is meant; None for none.
+
+    Args:
+        known: the tasks.
+        kind: a text that names the domain, where it is known: it decides first.
+        tools: what is offered: the first task whose functions are all among them comes next, then the first of all.
+    """
+    named = [one for one in known if re.search(rf"(?<!\w){re.escape(one.task.domain)}(?!\w)", kind)] or known
     names = frozenset(tools)
-    for candidate in known:
-        if all(name in names for name in functions(candidate.task)):
-            return candidate
-    return known[0] if known else None
+    fitting = [one for one in named if all(name in names for name in functions(one.task))] or named
+    return fitting[0] if fitting else None
 
 
 def answer_key(tasks: Mapping[str, Any], where: str) -> AnswerKey:

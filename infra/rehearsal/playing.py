@@ -77,7 +77,9 @@ class Rehearsal:
         planted = self.planting.stage(known, "planning", asked.shown("planning"))
         turns = _way(known, planted, StagePlanted()) if planted.wrong else known.task.turns
         steps = [_approach(known, planted, "planning"), *_steps(turns), "Look at every result, then say how it ended."]
-        return "\n".join(f"{number}. {step}" for number, step in enumerate(steps, 1))
+        # The kind of task tells variants with one text apart, for the executor and the gate that see only the plan.
+        lines = [f"{number}. {step}" for number, step in enumerate(steps, 1)]
+        return "\n".join([f"A {known.task.domain} task.", *lines])
 
     # -- executor ----------------------------------------------------------------------------------------------------
 

@@ -35,10 +35,12 @@ def shown(stage: Any, memories: Sequence[Memory]) -> str:
     return experiences(stage, items)
 
 
-def planner_body(text: str, memories: Sequence[Memory] = (), offered: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
+def planner_body(
+    text: str, memories: Sequence[Memory] = (), offered: Sequence[dict[str, Any]] = (), domain: str = "shop"
+) -> dict[str, Any]:
     """A planner's request."""
     values = {
-        "domain": "shop", "policy": "", "tools": tools(offered), "task": section("task", text),
+        "domain": domain, "policy": "", "tools": tools(offered), "task": section("task", text),
         "experiences": shown("planning", memories),
     }  # fmt: skip
     return {"model": "rehearsal", "messages": PROMPTS["planner"].messages(values)}

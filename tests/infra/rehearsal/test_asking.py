@@ -112,6 +112,25 @@ def test_variants_of_a_text_are_told_apart_by_tools(dialog: AnswerKey, bodies: A
     assert read_request({"messages": [*history]}, dialog).known is not None
 
 
+def test_variants_of_a_text_are_told_apart_by_their_domain(bodies: Any, flawless: Any) -> None:
+    """The planner is told the domain and says it in its plan, by which executor and gate know the variant."""
+    names = ("base", "long_base")
+    raw = {
+        name: {
+            "domain": name, "text": "List them.", "turns": [[calling(call("dir", of=name))]],
+            "saboteur": [[says("No.")]],
+        }
+        for name in names
+    }  # fmt: skip
+    key = answer_key(raw, "test")
+    for name in names:
+        plan = bodies.answered(key, flawless, bodies.planner("List them.", domain=name)).reply.content
+        history = [{"role": "user", "content": "List them."}]
+        acted = bodies.answered(key, flawless, bodies.executor(history, plan, [tool("dir")])).reply
+        assert acted.tool_calls[0]["function"]["arguments"] == json.dumps({"of": name})
+        assert bodies.answered(key, flawless, bodies.gate("List them.", plan, success=True)).truth.task == name
+
+
 def test_a_text_inside_a_longer_message_is_found(dialog: AnswerKey) -> None:
     """Where a prompt of somebody else wraps the task, the longest text inside it counts; nothing where none is."""
     known = read_request({"messages": [{"role": "user", "content": "Please: Who are you? Answer."}]}, dialog).known

@@ -46,7 +46,7 @@ async def test_every_role_is_answered(stage: Any, flawless: RehearsalSettings, b
     async with client(stage.key, flawless) as chat:
         planned = await chat.chat.completions.create(**bodies.planner(task.text, offered=opening["tools"]))
         plan = planned.choices[0].message.content
-        assert plan.startswith("1. ")
+        assert plan.startswith("A warehouse task.\n1. ")
         assert planned.choices[0].finish_reason == "stop"
         body = bodies.executor(opening["messages"], plan, opening["tools"])
         acted, again = [await chat.chat.completions.create(**body) for _ in range(2)]
