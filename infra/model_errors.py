@@ -81,6 +81,14 @@ class Failure:
         return replace(self, reason=self.reason.replace(secret, "***")) if secret else self
 
 
+class Failed(Exception):
+    """One failed try, inside the model client only: what leaves it are the errors of `runtime.errors`."""
+
+    def __init__(self, failure: Failure) -> None:
+        self.failure = failure
+        super().__init__(failure.reason)
+
+
 def of_status(status: int, body: str, headers: Mapping[str, str], now: datetime) -> Failure:
     """What a status outside 2xx means.
 

@@ -10,7 +10,7 @@ import msgspec
 import structlog
 
 from events import policies
-from events.codec import canonical, decode, draft
+from events.codec import decode, draft
 from events.errors import BadInput
 from events.ids import RUN_STREAM, RunId, Version
 from events.kinds import Evaluator, Noted, Operated, RunStarted
@@ -19,7 +19,8 @@ from infra import embedders, environments
 from infra.banks.replica import Replica
 from infra.calls import CallStore, RecordedCalls
 from infra.environments.limits import Limits
-from infra.openai_model import openai_model
+from infra.openai_client import Clients
+from infra.openai_model import OpenAIModel
 from runtime import planners, reflections
 from runtime.context import Context
 from runtime.episode import act, diagnose
@@ -57,9 +58,9 @@ class Engine:
         self._store, self._blobs, self._calls = store, blobs, calls
         self._home, self._keys, self._clock, self._hosts = home, keys, clock, hosts
         self._stack = stack
+        self._clients = Clients(keys, clock, stack)
         self._building = anyio.Lock()
         self._contexts: dict[RunId, Context] = {}
-        self._models: dict[bytes, ChatModel] = {}
         self._environments: dict[str, Environment] = {}
 
     async def advance(self, job: Job) -> None:
@@ -121,26 +122,19 @@ class Engine:
             ),
             log=log,
             blobs=self._blobs,
-            model=await self._model(config.models, operational["endpoints"]),
+            model=self._model(config.models, operational["endpoints"]),
             embedder=embedder,
             banks=banks,
             environment=environment,
             clock=self._clock,
         )
 
-    async def _model(self, models: Mapping[str, Any], endpoints: Mapping[str, Any]) -> ChatModel:
-        same = canonical([models, endpoints])
-        if same not in self._models:
-            asked = await self._stack.enter_async_context(
-                openai_model(
-                    msgspec.convert(models, dict[Role, ModelSettings]),
-                    msgspec.convert(endpoints, dict[Role, EndpointSettings]),
-                    self._keys,
-                    self._clock,
-                )
-            )
-            self._models[same] = RecordedCalls(asked, self._calls, self._blobs, self._clock)
-        return self._models[same]
+    def _model(self, models: Mapping[str, Any], endpoints: Mapping[str, Any]) -> ChatModel:
+        asked = msgspec.convert(models, dict[Role, ModelSettings])
+        where = msgspec.convert(endpoints, dict[Role, EndpointSettings])
+        names: dict[Role, str] = {role: one.model for role, one in asked.items()}
+        model = OpenAIModel(asked, where, self._clients, self._clock)
+        return RecordedCalls(model, self._calls, self._blobs, self._clock, names)
 
 
 @asynccontextmanager

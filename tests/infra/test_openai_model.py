@@ -4,8 +4,8 @@ import asyncio
 import json
 import random
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,12 +17,13 @@ from openai import APIConnectionError
 
 from events.errors import BadInput
 from events.ids import RunId, StreamId
-from infra import openai_model as module
+from infra import openai_client as module
 from infra.clock import SystemClock
 from infra.model_errors import LONGEST_WARM_UP_PAUSE_S, MALFORMED_RETRIES
-from infra.openai_model import OpenAIModel, openai_model
+from infra.openai_client import Clients
+from infra.openai_model import OpenAIModel
 from runtime.errors import ModelRefused, ModelUnavailable, RunStopped
-from runtime.ports import CallKey, ChatAnswer, ChatRequest, Role, TokenUsage, ToolCall
+from runtime.ports import CallKey, ChatAnswer, ChatRequest, Clock, Role, TokenUsage, ToolCall
 from runtime.settings import EndpointSettings, ModelSettings, Thinking
 
 #: what to do with a connection instead of a response
@@ -170,6 +171,19 @@ class Asked:
 
 
 @asynccontextmanager
+async def openai_model(
+    models: Mapping[Role, ModelSettings],
+    endpoints: Mapping[Role, EndpointSettings],
+    keys: Mapping[str, str],
+    clock: Clock,
+    rng: random.Random | None = None,
+) -> AsyncIterator[OpenAIModel]:
+    """A model with connections of its own."""
+    async with AsyncExitStack() as stack:
+        yield OpenAIModel(models, endpoints, Clients(keys, clock, stack), clock, rng)
+
+
+@asynccontextmanager
 async def asking(*replies: Reply, thinking: Thinking = "none", **changes: Any) -> AsyncIterator[Asked]:
     """An executor's model in front of a server that plays `replies`."""
     async with scripted(*replies) as server:
@@ -254,6 +268,44 @@ async def test_roles_of_one_endpoint_share_a_connection() -> None:
             for role in roles:
                 await m.complete(replace(REQUEST, role=role), KEY)
         assert [one.connection for one in server.requests[3:]] == [1, 1, 2]
+
+
+async def test_runs_of_a_process_share_connections_and_what_is_learnt() -> None:
+    """Two models over the same clients: one TCP connection, and the second asks as the first one has found out."""
+    models: dict[Role, ModelSettings] = {"executor": ModelSettings(model="m")}
+    async with (
+        scripted(failed(400, "response_format json_schema is unavailable"), OK) as server,
+        AsyncExitStack() as held,
+    ):
+        clients = Clients({}, FakeClock(), held)
+        for _ in range(2):
+            endpoints: dict[Role, EndpointSettings] = {"executor": EndpointSettings(base_url=server.url)}
+            await OpenAIModel(models, endpoints, clients, FakeClock()).complete(ASKING_SCHEMA, KEY)
+    assert {one.connection for one in server.requests} == {0}
+    formats = [one.body["response_format"]["type"] for one in server.requests]
+    assert formats == ["json_schema", "json_object", "json_object"]
+
+
+async def test_a_call_that_found_out_nothing_forgets_nothing() -> None:
+    """A question without a schema, in flight while another one steps down, does not undo that."""
+    begun, released = anyio.Event(), anyio.Event()
+
+    async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        begun.set()
+        await released.wait()
+        writer.write(completion())
+        await writer.drain()
+
+    refused = failed(400, "response_format json_schema is unavailable")
+    async with asking(slow, refused, OK, OK) as asked:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(asked.complete)
+            await begun.wait()
+            await asked.complete(ASKING_SCHEMA)
+            released.set()
+        await asked.complete(ASKING_SCHEMA)
+    formats = [body["response_format"]["type"] for body in asked.bodies if "response_format" in body]
+    assert formats == ["json_schema", "json_object", "json_object"]
 
 
 @pytest.mark.parametrize(

@@ -258,7 +258,7 @@ class _Engine(Engine):
     def ask(self, model: ChatModel) -> None:
         self._asked = RecordedCalls(model, self._calls, self._blobs, self._clock)
 
-    async def _model(self, models: Mapping[str, Any], endpoints: Mapping[str, Any]) -> ChatModel:
+    def _model(self, models: Mapping[str, Any], endpoints: Mapping[str, Any]) -> ChatModel:
         return self._asked
 
 
