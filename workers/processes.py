@@ -68,7 +68,8 @@ async def _kept(child: Child, environment: Mapping[str, str], log: TextIO | None
     while True:
         began = anyio.current_time()
         process = await anyio.open_process(
-            [sys.executable, "-m", "workers", "worker", child.kind, "--with-parent", *child.arguments],
+            # -P: a folder `events` or `workers` of the user's, where the run was started, is not taken for ours
+            [sys.executable, "-P", "-m", "workers", "worker", child.kind, "--with-parent", *child.arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=log,

@@ -27,13 +27,15 @@ def class_named(name: str) -> Callable[[], Any]:
     """The class (or function that makes an environment) that `module:Class` names.
 
     Raises:
-        BadInput: no such module or class, or it lacks a method.
+        BadInput: no such module or class, it cannot be imported, or it lacks a method.
     """
     module_name, _, class_name = name.partition(":")
     try:
         found = getattr(import_module(module_name), class_name)
     except (ImportError, AttributeError) as problem:
         raise BadInput(f"environment {name!r}: {problem}") from problem
+    except Exception as problem:  # the border to a user's code: importing it may raise anything
+        raise BadInput(f"environment {name!r}: {type(problem).__name__}: {problem}") from problem
     if not callable(found):
         raise BadInput(f"environment {name!r} is no class")
     missing = [method for method in METHODS if inspect.isclass(found) and not callable(getattr(found, method, None))]
