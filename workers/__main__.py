@@ -73,14 +73,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; its exit code. Only --debug shows a traceback."""
     for name in _ONE_THREAD:
         os.environ.setdefault(name, "1")
+    if "" not in sys.path:
+        # A user's own `module:Class` is found in the working folder: last, so that nothing there hides a part of ours.
+        sys.path.append("")
     given = list(sys.argv[1:] if arguments is None else arguments)
     own = given[: given.index("--")] if "--" in given else given
+    context: click.Context | None = None
     try:
         if "_CHIME_COMPLETE" in os.environ:
             chime.main(args=given, prog_name="chime")  # a shell asks for completions
         # Not `chime.main`: click would answer a closed pipe and Ctrl-C by itself.
         with chime.make_context("chime", given) as context:
             code = chime.invoke(context)
+        if context.obj is not None:
+            context.obj.release()
         sys.stdout.flush()
         return code if isinstance(code, int) else OK
     except BrokenPipeError:
@@ -90,14 +96,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BaseException as error:  # noqa: BLE001 - the outermost place: every error becomes a line and a code here
         if "--debug" in own:
             traceback.print_exc()
-        return _report(error, as_json="--json" in own)
+        return _report(error, as_json="--json" in own, output=context.obj if context else None)
 
 
-def _report(error: BaseException, *, as_json: bool) -> int:
+def _report(error: BaseException, *, as_json: bool, output: Any = None) -> int:
+    """The line and the code of `error`; `output` is the command's `Output`, None where it did not come so far."""
     kind, message, code = explained(error)
     if message:
         sys.stderr.write(f"chime: {printable(message)}\n")
-    if as_json and code != OK:
+    if output is not None:
+        output.release({"kind": kind, "message": message, "exit_code": code} if as_json and code != OK else None)
+    elif as_json and code != OK:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         body = {"schema": 1, "as_of": now, "error": {"kind": kind, "message": message, "exit_code": code}}
         sys.stdout.write(json.dumps(body) + "\n")

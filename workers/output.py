@@ -64,6 +64,8 @@ class Output:
     json: bool = False
     out: TextIO = field(default_factory=_stdout)
     err: TextIO = field(default_factory=_stderr)
+    #: the envelope until `release`, so that a failure after it goes into the same one; None = written at once
+    held: list[dict[str, Any]] | None = None
 
     @property
     def interactive(self) -> bool:
@@ -76,7 +78,22 @@ class Output:
             body: dict[str, Any] = {"schema": ENVELOPE, "as_of": utc_now(), **top}
             if data is not None or not top:
                 body["data"] = data
+            if self.held is None:
+                self._write(json_text(body) + "\n")
+            else:
+                self.held.append(body)
+
+    def release(self, error: Mapping[str, object] | None = None) -> None:
+        """Write the envelope that was held back, with what went wrong after it."""
+        bodies = list(self.held or ())
+        if self.held is not None:
+            self.held.clear()
+        if error is not None:
+            bodies[-1:] = [{**(bodies[-1] if bodies else {"schema": ENVELOPE, "as_of": utc_now()}), "error": error}]
+        for body in bodies:
             self._write(json_text(body) + "\n")
+        if bodies:
+            self.out.flush()
 
     def json_line(self, value: object) -> None:
         """One JSON value a line, for streams of them."""

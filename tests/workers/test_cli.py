@@ -13,6 +13,7 @@ from events.errors import BadInput, BudgetSpent, ChimeError, FoldMismatch, Misma
 from workers.__main__ import chime, explained, main
 from workers.commands import TREE, Noun, Verb
 from workers.commands.lazy import LazyGroup
+from workers.invocation import chime_command
 
 PROJECT = Path(__file__).parents[2]
 
@@ -146,6 +147,64 @@ def test_errors_with_json_are_an_envelope(folder, capsys):
     assert body["error"]["exit_code"] == 2
     assert body["error"]["kind"] == "BadInput"
     assert captured.err == f"chime: {body['error']['message']}\n"
+
+
+def test_one_envelope_whatever_follows_it(folder, capsys, monkeypatch):
+    """An error after the envelope was told goes into that envelope: stdout stays one JSON value."""
+
+    @chime_command("show")
+    def told_then_failed(invocation):
+        invocation.output.data({"episodes": 3})
+        raise Unreachable("the server went away")
+
+    monkeypatch.setattr("workers.commands.config.show", told_then_failed)
+    assert main(["config", "show", "--json"]) == 3
+    body = json.loads(capsys.readouterr().out)
+    assert body["data"] == {"episodes": 3}
+    assert body["error"] == {"kind": "Unreachable", "message": "the server went away", "exit_code": 3}
+
+
+COUNTING = """
+class Counting:
+    def describe(self):
+        return {"env": "counting", "version": "1", "domains": {"numbers": 1}}
+
+    def tasks(self, domain=None, split=None):
+        return [{"task_id": "near", "domain": "numbers"}]
+
+    def reset(self, episode_id, domain, task_id, seed, options):
+        return {"system": "", "messages": [{"role": "user", "content": "Count."}], "tools": []}
+
+    def step(self, action):
+        return {"messages": [], "done": True}
+
+    def evaluate(self):
+        return {"reward": 1.0, "success": True}
+"""
+
+
+def test_an_environment_of_the_users_is_found_in_the_working_folder(tmp_path):
+    """The installed command finds `module:Class` in the folder where it is called, and nothing there hides ours."""
+    (tmp_path / "counting.py").write_text(COUNTING)
+    (tmp_path / "broken.py").write_text("class Broken(\n")
+    (tmp_path / "events").mkdir()
+    (tmp_path / "events" / "__init__.py").write_text("raise SystemExit('not ours')")
+    start = "import sys; from workers.__main__ import main; sys.exit(main())"  # what the script `chime` does
+
+    def chime_script(name):
+        arguments = ["run", "start", name, "--dry-run", "--json", "--model", "m", "--base-url", "http://127.0.0.1:1/v1"]
+        return subprocess.run(
+            [sys.executable, "-P", "-c", start, *arguments],
+            cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(PROJECT), "CHIME_HOME": str(tmp_path / "home")},
+            capture_output=True, text=True,
+        )  # fmt: skip
+
+    done = chime_script("counting:Counting")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["data"]["expected"]["episodes"] == 1
+    broken = chime_script("broken:Broken")
+    assert broken.returncode == 2
+    assert broken.stderr.startswith("chime: environment 'broken:Broken': SyntaxError")
 
 
 def test_tracebacks_only_with_debug(folder, capsys):

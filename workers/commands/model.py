@@ -119,6 +119,7 @@ def rehearse(
 
 def _told(output: Output, base_url: str, key: AnswerKey, settings: RehearsalSettings, truth: str | None) -> None:
     output.data(Serving(base_url=base_url, model=MODEL, label=LABEL, tasks=len(key), truth=truth, settings=settings))
+    output.release()  # its reader waits for the address, not for our end
     output.line(base_url)
     output.note(f"serving {MODEL} with the answers of {len(key)} tasks; Ctrl-C ends it")
 
