@@ -11,12 +11,15 @@ import pytest
 ROOT = Path(__file__).parents[2]
 #: a fence that the tour runs is marked by a comment above it
 _BLOCK = re.compile(r"<!-- tour -->\n```sh\n(.*?)```", re.DOTALL)
+#: output that the text shows, line by line as it comes
+_SHOWN = re.compile(r"<!-- shown -->\n```text\n(.*?)```", re.DOTALL)
 
 
 @pytest.mark.timeout(400)
 def test_the_tour_runs(tmp_path: Path) -> None:
     """Each command of the tour succeeds, and shows what the text promises."""
-    blocks = _BLOCK.findall((ROOT / "README.md").read_text())
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    blocks, shown_lines = _BLOCK.findall(text), "".join(_SHOWN.findall(text)).splitlines()
     assert len(blocks) >= 5
     script = tmp_path / "tour.sh"
     # The commands end at the first that fails; a model that was left behind ends with them.
@@ -31,5 +34,7 @@ def test_the_tour_runs(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:] + done.stdout[-2000:]
     for shown in ("digest matches", "credit minus frozen", "off-policy", "verified", "accuracy", "half-way"):
         assert shown.lower() in done.stdout.lower(), shown
+    printed = {line.rstrip() for line in done.stdout.splitlines()}
+    assert [line for line in shown_lines if line not in printed] == []
     assert (work / "chime.toml").is_file()
     assert (work / "run.jsonl.zst").is_file()
