@@ -7,7 +7,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
+
+from events.ids import Position
+from events.verify import verify
+from infra.clock import SystemClock
+from infra.redis_client import connected
+from infra.redis_log import RedisLogStore
+from infra.redis_server import embedded_server
 
 ROOT = Path(__file__).parents[2]
 
@@ -21,6 +29,17 @@ def chime(home: Path, *arguments: str) -> Any:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return {**json.loads(done.stdout), "err": done.stderr}
+
+
+async def verified(home: Path) -> dict[str, tuple[str, int]]:
+    """Run -> digest and number of events of its log, decided again here."""
+    found = {}
+    async with embedded_server(home) as server, connected(server.url) as client:
+        store = RedisLogStore(client, "chime", SystemClock(), "here")
+        for run in await store.runs():
+            report = verify([one async for page in store.open(run).pages(Position(0)) for one in page])
+            found[str(run)] = (report.digest, report.events)
+    return found
 
 
 @pytest.fixture
@@ -46,9 +65,9 @@ def test_three_arms(home: Path):
     rebuilt = {one["run"]: one for one in data["rebuilt"]}
     assert set(rebuilt) == {one["run"] for one in arms.values()}
     assert {one["versions"] for one in rebuilt.values()} == {6}
-    for run, one in rebuilt.items():
-        verified = chime(home, "log", "verify", run)["data"]
-        assert (verified["digest"], verified["events"]) == (one["digest"], one["events"])
+    run = arms["credit"]["run"]
+    assert chime(home, "log", "verify", run)["data"]["digest"] == rebuilt[run]["digest"]
+    assert anyio.run(verified, home) == {run: (one["digest"], one["events"]) for run, one in rebuilt.items()}
     assert "Traceback" not in shown["err"]
 
 

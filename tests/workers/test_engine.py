@@ -1,6 +1,7 @@
 """What a worker process knows of runs: whose jobs it takes, when it stops one, and what a resume changes."""
 
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -17,7 +18,10 @@ from infra.environments.toy import Toy
 from infra.list_log import ListLog
 from runtime.errors import NotServed, RunStopped
 from runtime.ports import Job, Origin
+from workers.configuration import ROLES
 from workers.engine import OPERATIONAL, STOPPED, Engine, listed_tasks, note_stopped, operational_of
+from workers.layers import Flags, Resolved, resolve
+from workers.resuming import refused, resumed_operational
 from workers.run_stream import tell
 
 RESUME = Operated(action="resume", target="r", author="me", reason="")
@@ -102,3 +106,48 @@ async def test_tasks_that_are_gone():
     assert [one.task_id for one in found] == ["shop-gift-1", "shop-gift-0"]
     with pytest.raises(BadInput, match=r"toy has no task 'warehouse-bulk-0' any more \(1 of 2 are missing\)"):
         await listed_tasks(environment, chosen, ("shop-gift-1", "warehouse-bulk-0"))
+
+
+def resolved(*sets: str, file: str = "", folder: Path) -> Resolved:
+    """A configuration from -s flags and a chime.toml."""
+    if file:
+        (folder / "chime.toml").write_text(file)
+    return resolve(Flags(sets=sets), {}, folder)
+
+
+def test_a_resume_changes_what_is_given(tmp_path: Path):
+    """A key variable alone keeps the address; a role's own setting wins; slots and limits are taken, others stay."""
+    endpoint = {"base_url": "http://a/v1", "api_key_env": "A", "timeout_s": 5.0}
+    there = {"slots": 4, "endpoints": {role: dict(endpoint) for role in ROLES}, "limits": {"max_errors": 2}}
+    assert resumed_operational(resolved(folder=tmp_path), there) == there
+    now = resumed_operational(
+        resolved(
+            "models.api_key_env=B", "roles.gate.base_url=http://b/v1", "episode.max_steps=7",
+            file="[run]\nslots = 9\n", folder=tmp_path,
+        ),
+        there,
+    )  # fmt: skip
+    assert now["endpoints"]["planner"] == {**endpoint, "api_key_env": "B"}
+    assert now["endpoints"]["gate"] == {**endpoint, "api_key_env": "B", "base_url": "http://b/v1"}
+    assert (now["slots"], now["limits"]) == (9, {"max_errors": 2, "max_steps": 7})
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("policy.name=outcome", "policy.name: credit -> outcome"),
+        ("policy.theta_merge=0.9", "policy.theta_merge: 0.88 -> 0.9"),
+        ("run.concurrency=3", "run.concurrency: 1 -> 3"),
+        ("run.lag=7", "run.lag: 1 -> 7"),
+        ("models.model=other", "models.model: made-model -> other"),
+    ],
+)
+def test_a_resume_refuses_flags_that_change_the_run(made_run: Any, tmp_path: Path, given: str, said: str):
+    """A flag that means something else than the header is refused; one that says the same, or a file, is not."""
+    header = decode_as(made_run().events[0], RunStarted)
+    assert said in refused(resolved(given, folder=tmp_path), header)
+    assert (
+        refused(resolved("policy.theta_merge=0.88", "run.slots=3", "episode.max_steps=4", folder=tmp_path), header)
+        == []
+    )
+    assert refused(resolved(file='[policy]\nname = "outcome"\n', folder=tmp_path), header) == []
