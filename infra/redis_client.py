@@ -4,10 +4,11 @@ redis-py retries by itself and gives up on a read after 5 s; both are set here, 
 harmless when it runs twice, and because a blocking read waits as long as it says.
 """
 
+import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, cast
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 from msgspec import Struct
 from redis.asyncio import Redis
@@ -23,6 +24,8 @@ from events.errors import BadInput, ChimeError, Unreachable
 CONNECT_S, COMMAND_S = 5.0, 15.0
 #: tries after the first, for a connection that broke
 RETRIES = 3
+#: parameters of a URL that nobody should read
+_SECRET = re.compile(r"([?&](?:ssl_)?password=)[^&#]*")
 #: the oldest server whose commands suffice
 OLDEST = (6, 2)
 
@@ -36,31 +39,34 @@ class ServerFull(Unreachable):
 
 
 def redacted(url: str) -> str:
-    """`url` without its password."""
+    """`url` without its passwords, the one before the host and those among the parameters."""
     parts = urlsplit(url)
-    if not parts.password:
-        return url
-    host = parts.hostname or ""
-    port = f":{parts.port}" if parts.port else ""
-    return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:***@{host}{port}"))
+    if parts.password:
+        # Not `parts.port`: it raises where the port is no number, and this is for errors about just that.
+        place = f"{parts.username or ''}:***@{parts.netloc.rpartition('@')[2]}"
+        url = url.replace(parts.netloc, place, 1)
+    return _SECRET.sub(r"\1***", url)
 
 
 def client(url: str) -> Redis:
     """A client for redis://, rediss:// or unix:// with ACL user and password; it connects when first used.
 
     Raises:
-        BadInput: not such a URL.
+        BadInput: not such a URL, or a parameter in it that redis-py does not know.
     """
     try:
-        return Redis.from_url(
+        opened = Redis.from_url(
             url,
             socket_connect_timeout=CONNECT_S,
             socket_timeout=COMMAND_S,
             retry=Retry(ExponentialBackoff(cap=0.5, base=0.05), RETRIES),
             health_check_interval=30,
         )
-    except ValueError as error:
+        # A parameter that is unknown would come out at the first command, as an error of another kind.
+        opened.connection_pool.make_connection()  # type: ignore[no-untyped-call]  # redis-py gives it no types
+    except (ValueError, TypeError, RedisError) as error:
         raise BadInput(f"{redacted(url)} is no Redis URL: {error}") from error
+    return opened
 
 
 @asynccontextmanager

@@ -48,6 +48,14 @@ end
 return 1
 """
 
+#: KEYS index: a write that changes nothing, for WAITAOF to wait for where an earlier try has written the events
+_TOUCH = """
+local head = redis.call('HGET', KEYS[1], '@head')
+if head then redis.call('HSET', KEYS[1], '@head', head) end
+"""
+#: how many ends of earlier reads a log remembers
+_REMEMBERED = 64
+
 #: one entry as redis-py answers it: id, fields
 _Entry = tuple[bytes, dict[bytes, bytes]]
 
@@ -83,6 +91,8 @@ class RedisLog:
         self._waitaof = server is not None and server.waitaof
         self._append = redis.register_script(_APPEND)
         self._read_stream = redis.register_script(_READ_STREAM)
+        #: position -> what the last event of an earlier read was, to notice a server that lost it and went on
+        self._ends: dict[int, tuple[bytes, ...]] = {}
 
     @property
     def run(self) -> RunId:
@@ -100,11 +110,18 @@ class RedisLog:
             if first == 1 and drafts and drafts[0].kind == "run_started":
                 # Before the event: a run in the list without a log is nothing, a log without its run would be lost.
                 await self._redis.zadd(self._runs, {self._run: 0})
-            reply = cast("list[Any]", await self._scripted(self._append, arguments))
+            if self._waitaof and _DURABLE_AFTER & {one.kind for one in drafts}:
+                # WAITAOF waits for what its own connection has written.
+                async with self._redis.client() as one_connection:
+                    reply = cast("list[Any]", await self._scripted(self._append, arguments, one_connection))
+                    if reply[0] == b"ok":
+                        if not reply[1]:
+                            await one_connection.eval(_TOUCH, 1, self._index)
+                        await _written_to_disk(one_connection, self._run, self._where)
+            else:
+                reply = cast("list[Any]", await self._scripted(self._append, arguments))
         match reply:
             case [b"ok", written, *positions]:
-                if written and self._waitaof and _DURABLE_AFTER & {one.kind for one in drafts}:
-                    await _written_to_disk(self._redis, self._run, self._where)
                 return Appended(positions=[Position(int(one)) for one in positions], written=int(written))
             case [b"taken", entry]:
                 return Taken(stored=self._recorded(_paired(entry)))
@@ -113,9 +130,9 @@ class RedisLog:
             case _:
                 raise Mismatch(f"the append script answered {reply!r}")
 
-    async def _scripted(self, script: Any, arguments: Sequence[Any]) -> Any:
+    async def _scripted(self, script: Any, arguments: Sequence[Any], client: Redis | None = None) -> Any:
         try:
-            return await script(keys=[self._log, self._index], args=arguments)
+            return await script(keys=[self._log, self._index], args=arguments, client=client)
         except ResponseError as error:
             if str(error).startswith("BROKEN"):
                 raise Mismatch(f"run {self._run}: {str(error).removeprefix('BROKEN ')}") from error
@@ -136,12 +153,27 @@ class RedisLog:
 
     async def _entries(self, after: Position, limit: int) -> list[_Entry]:
         with our_errors(f"{self._where}, key {self._log}"):
-            entries = await self._redis.xrange(self._log, min=f"{after + 1}-0", count=limit)
+            # From the end of an earlier read on: an event that is another one now was lost, and others came after.
+            known = self._ends.get(after)
+            first, count = (after, limit + 1) if known else (after + 1, limit)
+            entries = await self._redis.xrange(self._log, min=f"{first}-0", count=count)
         found = cast("list[_Entry]", entries)
+        if known and found and _position(found[0]) == after:
+            if _identity(found[0]) != known:
+                self._ends.clear()
+                raise VersionGap(
+                    f"log of run {self._run}, written anew since position {after} was read", after, after - 1
+                )
+            del found[0]
         if found and _position(found[0]) != after + 1:
             raise VersionGap(f"log of run {self._run}", after + 1, _position(found[0]))
         if not found and after > 0 and (head := await self.head()) < after:
+            self._ends.clear()
             raise VersionGap(f"head of run {self._run}", after, head)
+        if found:
+            while len(self._ends) >= _REMEMBERED:
+                del self._ends[next(iter(self._ends))]
+            self._ends[_position(found[-1])] = _identity(found[-1])
         return found
 
     async def pages(self, after: Position, kinds: frozenset[str] | None = None) -> AsyncIterator[list[Recorded]]:
@@ -342,6 +374,12 @@ def _paired(entry: Sequence[Any]) -> _Entry:
 
 def _position(entry: _Entry) -> Position:
     return Position(int(entry[0].split(b"-", 1)[0]))
+
+
+def _identity(entry: _Entry) -> tuple[bytes, ...]:
+    """What tells an event from one that was written in its place later: the time too."""
+    fields = entry[1]
+    return fields[b"stream"], fields[b"version"], fields[b"sha"], fields[b"at"]
 
 
 def _kind(entry: _Entry) -> bytes:

@@ -2,7 +2,8 @@
 
 Every user holds a shared lock on a file for as long as it lives; the kernel drops it when a user is killed. Whoever can
 take that lock for itself alone on its way out is the last one, and stops the server. A server that a killed user left
-behind is adopted by the next one.
+behind is adopted by the next one. The server itself holds a third lock from start to end, so that no second one is
+ever started on its files, however long it is silent.
 """
 
 import fcntl
@@ -10,11 +11,12 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -38,6 +40,8 @@ START_S = 60.0
 _APPEAR_S = 5.0
 #: how long it may take to write its file and end, seconds
 STOP_S = 30.0
+#: how long a server that holds the data may be silent before another command gives up, seconds
+_SILENT_S = 30.0
 #: how long another command may take to start or stop it, seconds
 _LOCK_S = 90.0
 _POLL_S = 0.02
@@ -114,11 +118,16 @@ def _probed(path: str, origin: str) -> Binary | None:
 
 def running(home: Path) -> Running | None:
     """The home's server, if it answers."""
+    one = _named(home)
+    return one if one is not None and _answers(one) else None
+
+
+def _named(home: Path) -> Running | None:
+    """The server that the home's file names, whether it lives or not."""
     try:
-        one = Running(**json.loads((_folder(home) / "server.json").read_text()))
+        return Running(**json.loads((_folder(home) / "server.json").read_text()))
     except (OSError, ValueError, TypeError):
         return None
-    return one if _answers(one) else None
 
 
 def _folder(home: Path) -> Path:
@@ -189,7 +198,7 @@ class _Use:
             self._users = (self._folder / "users.lock").open("ab")
             fcntl.flock(self._users, fcntl.LOCK_SH)
             try:
-                return running(self._folder.parent) or self._start()
+                return running(self._folder.parent) or self._awaited() or self._start()
             except BaseException:
                 self._users.close()
                 raise
@@ -223,6 +232,41 @@ class _Use:
                     time.sleep(_POLL_S)
             yield
 
+    def _awaited(self) -> Running | None:
+        """The server that holds the data but was silent, once it answers; None where no server holds them.
+
+        A stalled disk keeps a server silent for seconds. A second one on the same append-only file would ruin it.
+        """
+        deadline = time.monotonic() + _SILENT_S
+        asked_to_end = False
+        while self._held():
+            if (one := running(self._folder.parent)) is not None:
+                return one
+            named = _named(self._folder.parent)
+            if named is not None and not asked_to_end and not Path(named.socket).exists():
+                # Its socket was tidied away with other old files: nobody can reach it any more.
+                _log.warning("server_unreachable_ended", pid=named.pid, socket=named.socket)
+                with suppress(ProcessLookupError):
+                    os.kill(named.pid, signal.SIGTERM)
+                asked_to_end = True
+            if time.monotonic() > deadline:
+                pid = f" (pid {named.pid})" if named else ""
+                raise Unreachable(
+                    f"a server{pid} holds the data of {self._folder} and has not answered for {_SILENT_S:.0f} s; "
+                    "wait for its disk, or end it, then try again"
+                )
+            time.sleep(_POLL_S)
+        return None
+
+    def _held(self) -> bool:
+        """Whether a server lives that writes to this folder: it keeps the lock it was started with until it ends."""
+        with (self._folder / "server.lock").open("ab") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
+
     def _start(self) -> Running:
         self._clear()
         found = binaries()
@@ -236,6 +280,8 @@ class _Use:
             one = self._started(binary, failures)
             if one is not None:
                 return one
+            if self._held():
+                break  # still reading its file: no other may touch it
         raise Unreachable(f"no server starts on {self._folder}: {'; '.join(failures)}")
 
     def _started(self, binary: Binary, failures: list[str]) -> Running | None:
@@ -249,8 +295,10 @@ class _Use:
             "--maxmemory-policy", "noeviction", "--daemonize", "yes", "--pidfile", str(private / "pid"),
             "--logfile", str(log),
         ]  # fmt: skip
-        with log.open("ab") as output:
-            subprocess.run(command, stdout=output, stderr=output, timeout=START_S, check=False)  # noqa: S603 - a server we found
+        with log.open("ab") as output, (self._folder / "server.lock").open("ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            handles = (lock.fileno(),)  # the daemon keeps it open, and with it the lock, for as long as it lives
+            subprocess.run(command, stdout=output, stderr=output, timeout=START_S, check=False, pass_fds=handles)  # noqa: S603 - a server we found
         try:
             pid = self._ready(socket, private / "pid")
         except Unreachable as error:
@@ -269,6 +317,8 @@ class _Use:
         try:
             while time.monotonic() < deadline:
                 try:
+                    # PING is refused while the file is read, INFO is not: a server that cannot read it is never ready.
+                    client.ping()
                     return int(client.info("server")["process_id"])
                 except (RedisError, OSError):
                     # A server that cannot read its file writes its pid, says why in its log, and ends.
@@ -293,8 +343,12 @@ class _Use:
             finally:
                 client.close()
             deadline = time.monotonic() + STOP_S
-            while _alive(one.pid) and time.monotonic() < deadline:
+            # Its other threads hold its files for a moment longer than its first one.
+            while (_alive(one.pid) or self._held()) and time.monotonic() < deadline:
                 time.sleep(_POLL_S)
+        if self._held():
+            _log.warning("server_left_running", folder=str(self._folder), reason="it does not answer or end")
+            return  # whoever comes next finds it by its file
         self._clear()
 
     def _clear(self) -> None:

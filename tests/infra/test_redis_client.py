@@ -140,8 +140,25 @@ async def test_a_server_that_may_lose_events_is_warned_about(each_redis_server: 
     assert found.waitaof == (found.product == "valkey" or not found.version.startswith("7.0"))
 
 
-@pytest.mark.parametrize("url", ["", "localhost", "http://localhost", "redis://localhost:port"])
+@pytest.mark.parametrize(
+    "url", ["", "localhost", "http://localhost", "redis://localhost:port", "redis://h/0?nonsense=1"]
+)
 def test_what_is_no_address_is_refused(url: str) -> None:
     """Before anything is connected."""
     with pytest.raises(ChimeError, match="no Redis URL"):
         client(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://:secret@h", "redis://:***@h"),
+        ("unix:///run/s.sock?password=secret&db=1", "unix:///run/s.sock?password=***&db=1"),
+        ("rediss://u:secret@h:1/0?ssl_password=secret", "rediss://u:***@h:1/0?ssl_password=***"),
+        ("redis://u:secret@h:port/0", "redis://u:***@h:port/0"),
+        ("unix:///run/s.sock", "unix:///run/s.sock"),
+    ],
+)
+def test_no_password_is_shown(url: str, shown: str) -> None:
+    """Neither the one before the host nor those among the parameters, and nothing else changes."""
+    assert redacted(url) == shown

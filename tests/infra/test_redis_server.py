@@ -350,3 +350,51 @@ def test_a_cut_file_loses_what_was_cut_only(home: Path) -> None:
     with embedded_server_sync(home) as server:
         assert asked(server, "GET", "a") == b"1"
         assert asked(server, "GET", "b") is None
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A silent server is given up after a moment."""
+    patient = redis_server._client
+    monkeypatch.setattr(redis_server, "_client", lambda socket, _: patient(socket, 0.2))
+    monkeypatch.setattr(redis_server, "_SILENT_S", 0.5)
+
+
+def test_a_silent_server_is_not_joined_by_a_second(home: Path, short_sockets: Path, impatient: None) -> None:
+    """Two servers on one append-only file would ruin it: the silent one is named, and adopted once it answers."""
+    with embedded_server_sync(home) as first:
+        os.kill(first.pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(Unreachable, match=rf"pid {first.pid}.* has not answered"), embedded_server_sync(home):
+                pytest.fail("a second server was started")
+        finally:
+            os.kill(first.pid, signal.SIGCONT)
+        with embedded_server_sync(home) as again:
+            assert again == first
+    assert not alive(first.pid)
+    assert left_in(short_sockets) == []
+
+
+def test_a_server_that_is_silent_at_the_end_is_found_again(home: Path, impatient: None) -> None:
+    """The last one out cannot stop it: its file stays, and the next one adopts and stops it."""
+    with embedded_server_sync(home) as first:
+        os.kill(first.pid, signal.SIGSTOP)
+    os.kill(first.pid, signal.SIGCONT)
+    with embedded_server_sync(home) as again:
+        assert again == first
+    assert not alive(first.pid)
+
+
+def test_a_server_whose_socket_was_tidied_away_is_replaced(home: Path) -> None:
+    """Nobody can reach it: it is asked to end, and the next one has all it acknowledged."""
+    process = started(home)
+    pid, socket = said(process)
+    with Redis(unix_socket_path=socket) as redis:
+        redis.set("kept", "1")
+    process.kill()
+    process.communicate()
+    Path(socket).unlink()
+    with embedded_server_sync(home) as server:
+        assert server.pid != pid
+        assert asked(server, "GET", "kept") == b"1"
+    assert not alive(pid)

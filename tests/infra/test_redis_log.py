@@ -1,0 +1,108 @@
+"""What only a log on a server has to do: notice what the server lost, and wait for its disk."""
+
+from typing import Any
+
+import anyio
+import pytest
+from redis.asyncio.connection import AbstractConnection
+
+from events.codec import draft
+from events.errors import VersionGap
+from events.ids import Position, RunId, Version, episode_stream
+from events.kinds import Executed, Noted, Usage
+from events.log import Draft
+from infra.clock import SystemClock
+from infra.redis_client import Durability, connected
+from infra.redis_log import RedisLog, RedisLogStore
+from runtime.ports import Appended, Origin
+
+RUN = RunId("r-1")
+EPISODE = episode_stream(0)
+ORIGIN = Origin(cause=None)
+
+
+def noted(topic: str) -> Draft:
+    """An event that differs by its topic."""
+    return draft(Noted(topic=topic, facts={}))
+
+
+async def put(log: RedisLog, *topics: str) -> None:
+    """An episode of these events."""
+    await log.append(EPISODE, Version(1), [noted(topic) for topic in topics], ORIGIN)
+
+
+@pytest.mark.parametrize("after", [["a", "X", "Y", "Z"], ["a", "b", "c", "d"]])
+async def test_a_tail_that_was_lost_and_grown_again_is_noticed(
+    after: list[str], redis_server: Any, redis_prefix: str
+) -> None:
+    """The head is beyond the reader again, with other or the same events written later: told once, then read anew."""
+    async with connected(redis_server.url) as redis:
+        store = RedisLogStore(redis, redis_prefix, SystemClock(), "here")
+        log = store.open(RUN)
+        await put(log, "a", "b", "c")
+        assert len(await log.read(Position(0), 100)) == 3
+        assert await log.read(Position(3), 100) == []
+        await store.delete(RUN)
+        await put(store.open(RUN), *after)
+        with pytest.raises(VersionGap, match="written anew"):
+            await log.read(Position(3), 100)
+        events = [one async for page in log.pages(Position(0)) for one in page]
+        assert [one.data for one in events] == [noted(topic).data for topic in after]
+        assert [one.position for one in await log.read(Position(3), 100)] == [4]
+
+
+async def test_reading_on_skips_and_repeats_nothing(redis_server: Any, redis_prefix: str) -> None:
+    """Whatever the steps, each event comes once."""
+    async with connected(redis_server.url) as redis:
+        log = RedisLogStore(redis, redis_prefix, SystemClock(), "here").open(RUN)
+        await put(log, *(str(number) for number in range(250)))
+        for step in (1, 7, 100):
+            found: list[int] = []
+            while page := await log.read(Position(len(found)), step):
+                assert len(page) <= step
+                found += [one.position for one in page]
+            assert found == list(range(1, 251))
+
+
+async def test_a_durable_append_waits_on_its_own_connection(
+    each_redis_server: Any, redis_prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """WAITAOF waits for what its connection wrote: of many appends at once, and of one that an earlier try wrote."""
+    sent: list[tuple[int, str, str]] = []
+    send = AbstractConnection.send_command
+
+    async def recorded(self: AbstractConnection, *args: Any, **options: Any) -> None:
+        sent.append((id(self), str(args[0]), anyio.get_current_task().name or ""))
+        await send(self, *args, **options)
+
+    monkeypatch.setattr(AbstractConnection, "send_command", recorded)
+    waited: list[str] = []
+
+    async def on_disk(redis: Any, run: str, where: str) -> None:
+        # A server without WAITAOF is asked something else: which connection is asked is what counts.
+        waited.append(run)
+        await redis.echo("WAIT")
+
+    monkeypatch.setattr("infra.redis_log._written_to_disk", on_disk)
+    server = Durability(version="", product="", waitaof=True)
+    executed = draft(
+        Executed(trajectory="0" * 64, steps=1, errors=0, stop="done", attempts=[], usage=Usage(), calls=[])
+    )
+    async with connected(each_redis_server.url) as redis:
+        store = RedisLogStore(redis, redis_prefix, SystemClock(), "here", server)
+
+        async def twice(run: RunId) -> None:
+            for written in (1, 0):
+                answer = await store.open(run).append(EPISODE, Version(1), [executed], ORIGIN)
+                assert answer == Appended(positions=[Position(1)], written=written)
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(16):
+                tasks.start_soon(twice, RunId(f"r-{number}"), name=f"task {number}")
+    assert len(waited) == 32
+    for number in range(16):
+        mine = [(one, name) for one, name, task in sent if task == f"task {number}" and name != "SCRIPT LOAD"]
+        asked = [place for place, (_, name) in enumerate(mine) if name == "ECHO"]
+        assert len(asked) == 2
+        assert [mine[place - 1][1] for place in asked] == ["EVALSHA", "EVAL"]
+        assert all(mine[place][0] == mine[place - 1][0] for place in asked)
