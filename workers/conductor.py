@@ -31,16 +31,13 @@ from events.kinds import (
 from events.log import Recorded
 from runtime.gate import degraded
 from runtime.ports import EventLog, Job, JobQueue, Origin, StreamIndex, Taken
-from runtime.schedule import Due, due
+from runtime.schedule import ENDINGS, Due, due
 from workers.run_stream import tell
 
 _log = structlog.get_logger("chime.conductor")
 
 #: how often a job is tried before its episode ends without it
 ATTEMPTS = 3
-
-#: an event that ends an episode
-ENDS = ("diagnosed", "abandoned")
 
 Control = Literal["running", "paused", "stopped", "cancelled", "finished"]
 
@@ -114,10 +111,10 @@ class Conductor:
         self.progress.episodes += recorded.version == 1
         if recorded.kind == "scored":
             self._outstanding.pop(("act", t), None)
-        elif recorded.kind in ENDS:
+        elif recorded.kind in ENDINGS:
             self._outstanding.pop(("act", t), None)
             self._outstanding.pop(("diagnose", t), None)
-        if recorded.kind in ("planned", "executed", "scored", *ENDS):
+        if recorded.kind in ("planned", "executed", "scored", *ENDINGS):
             self._count(t, decode(recorded))
 
     def _count(self, t: int, event: AnyEvent) -> None:
@@ -225,7 +222,7 @@ class Conductor:
         stream = episode_stream(job.episode)
         recorded = await self._events.read_stream(stream)
         kinds = {one.kind for one in recorded}
-        if kinds.intersection(ENDS if job.kind == "diagnose" else ("scored", *ENDS)):
+        if kinds.intersection(ENDINGS if job.kind == "diagnose" else ("scored", *ENDINGS)):
             return  # done meanwhile; the next round reads it
         event: Abandoned | Diagnosed
         if job.kind == "act":
@@ -257,7 +254,7 @@ class Conductor:
 
     def _open(self) -> bool:
         """Whether an episode has started and not ended."""
-        return any(one.last_kind not in ENDS for one in self._index.values())
+        return any(one.last_kind not in ENDINGS for one in self._index.values())
 
     async def finish(self, outcome: Outcome, folded: int) -> None:
         """Append `run_finished`, the last event of the log."""
