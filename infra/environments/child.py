@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import structlog
 from anyio.abc import Process
 
 from infra.environments.limits import Limits, of_operation
+from infra.environments.scratch import Scratch, sweep
 from infra.environments.wire import PROTOCOL, answer_of, request_line, result_of, typed
 from runtime.errors import EnvironmentCrashed, EnvironmentFailed, EnvironmentTimeout, EnvironmentUnavailable
 from runtime.task import Description, Evaluation, Message, Opening, StepResult, Task
@@ -62,12 +64,46 @@ class _Stderr:
         return os.pread(self.fd, STDERR_TAIL, max(0, size - STDERR_TAIL))
 
 
+async def _started(
+    argv: Sequence[str], environ: Mapping[str, str], cwd: Path | None, stderr: int
+) -> tuple[Process, Scratch]:
+    """A process in a group of its own, and the folder that its temporary files go to.
+
+    Raises:
+        EnvironmentUnavailable: it cannot be started.
+    """
+    scratch = Scratch()
+    try:
+        process = await anyio.open_process(
+            argv,
+            stderr=stderr,
+            start_new_session=True,
+            env={**environ, "TMPDIR": str(scratch.path)},
+            cwd=cwd,
+            pass_fds=[scratch.fd],
+        )
+    except OSError as problem:
+        scratch.remove()
+        raise EnvironmentUnavailable(f"cannot start {argv[0]}: {problem.strerror or problem}") from problem
+    except BaseException:
+        scratch.remove()
+        raise
+    return process, scratch
+
+
+async def _ended(process: Process) -> None:
+    """End a whole process group, now; harmless when it is gone."""
+    # the group, also when its first process is gone: what that one started may not be
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with anyio.move_on_after(REAP_S, shield=True):
+        await process.aclose()
+
+
 class Host:
     """One process of an environment. Made by `start`, ended by `end`; one request at a time."""
 
-    def __init__(
-        self, process: Process, stderr: _Stderr, scratch: tempfile.TemporaryDirectory[str], limits: Limits
-    ) -> None:
+    def __init__(self, process: Process, stderr: _Stderr, scratch: Scratch, limits: Limits) -> None:
         self._process = process
         self._stderr = stderr
         self._scratch = scratch
@@ -93,16 +129,11 @@ class Host:
             EnvironmentUnavailable: it cannot be started, ends or is silent before it has said what it is.
         """
         stderr = _Stderr()
-        # its temporary files go with it, however it ends
-        scratch = tempfile.TemporaryDirectory(prefix="chime-host-", ignore_cleanup_errors=True)
         try:
-            process = await anyio.open_process(
-                argv, stderr=stderr.fd, start_new_session=True, env={**environ, "TMPDIR": scratch.name}, cwd=cwd
-            )
-        except OSError as problem:
+            process, scratch = await _started(argv, environ, cwd, stderr.fd)
+        except BaseException:
             stderr.close()
-            scratch.cleanup()
-            raise EnvironmentUnavailable(f"cannot start {argv[0]}: {problem.strerror or problem}") from problem
+            raise
         host = cls(process, stderr, scratch, limits)
         try:
             description = typed(await host.ask("describe"), Description, "describe")
@@ -155,13 +186,9 @@ class Host:
         if not self.alive:
             return
         self.alive = False
-        # the group, also when its first process is gone: what that one started may not be
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        with anyio.move_on_after(REAP_S, shield=True):
-            await self._process.aclose()
+        await _ended(self._process)
         self._stderr.close()
-        self._scratch.cleanup()
+        self._scratch.remove()
 
     async def end(self) -> None:
         """Let the host end by itself, if it does so soon, then end whatever is left of its process group."""
@@ -312,18 +339,19 @@ class ChildEnvironment:
                 if not session.clean:
                     await host.kill()
 
-    async def process(self) -> Process:
-        """The program by itself, outside the pool, its stderr discarded; the caller ends it.
+    @asynccontextmanager
+    async def process(self) -> AsyncIterator[Process]:
+        """The program by itself, outside the pool, its stderr discarded; leaving ends its process group.
 
         Raises:
             EnvironmentUnavailable: it cannot be started.
         """
+        process, scratch = await _started(self._argv, self._environ, self._cwd, subprocess.DEVNULL)
         try:
-            return await anyio.open_process(
-                self._argv, stderr=subprocess.DEVNULL, start_new_session=True, env=self._environ, cwd=self._cwd
-            )
-        except OSError as problem:
-            raise EnvironmentUnavailable(f"cannot start {self._argv[0]}: {problem.strerror or problem}") from problem
+            yield process
+        finally:
+            await _ended(process)
+            scratch.remove()
 
     async def aclose(self) -> None:
         """End every host, leased ones too: their sessions see a crash."""
@@ -350,6 +378,8 @@ class ChildEnvironment:
             host = self._free.pop()
             if host.alive:
                 return host
+        if self._description is None:
+            await anyio.to_thread.run_sync(sweep)  # what killed processes could not take with them
         host, self._description = await Host.start(self._argv, self._limits, self._environ, self._cwd)
         self._hosts.add(host)
         _log.debug("host_started", env=self._description.env, pid=host.pid)

@@ -8,7 +8,6 @@ import json
 import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -292,19 +291,14 @@ Talk = Callable[[Process], Awaitable[str]]
 
 async def _talk(environment: ChildEnvironment, talk: Talk, pids: set[int]) -> str:
     """Start the environment's program by itself and speak to it line by line."""
-    process = await environment.process()
-    pids.add(process.pid)
-    try:
-        with anyio.move_on_after(_GONE_S + 180):
-            return await talk(process)
-        raise _Wrong("no answer")
-    except anyio.EndOfStream:
-        raise _Wrong("the program ended") from None
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        with anyio.CancelScope(shield=True):
-            await process.aclose()
+    async with environment.process() as process:
+        pids.add(process.pid)
+        try:
+            with anyio.move_on_after(_GONE_S + 180):
+                return await talk(process)
+            raise _Wrong("no answer")
+        except anyio.EndOfStream:
+            raise _Wrong("the program ended") from None
 
 
 async def _say(process: Process, line: bytes) -> dict[str, Any]:

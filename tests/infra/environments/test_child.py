@@ -52,6 +52,11 @@ async def text_of(session: ChildSession, way: str) -> str:
     return str(result.messages[0]["content"])
 
 
+def scratch_in(place: Path) -> set[Path]:
+    """The hosts' folders for temporary files."""
+    return set(place.glob("chime-host-*"))
+
+
 async def test_crash_names_exit_code_and_last_words(misbehaving: Make) -> None:
     """A host that ends by itself is a crash with its exit code and the tail of its stderr."""
     environment = misbehaving()
@@ -316,8 +321,14 @@ for line in sys.stdin:
     await environment.aclose()
 
 
-async def test_hosts_end_when_their_client_is_killed(misbehaving_file: Path) -> None:
-    """A client that gets SIGKILL leaves no host, not even a busy one, and no child of a host."""
+async def test_hosts_end_when_their_client_is_killed(
+    misbehaving: Make, misbehaving_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that gets SIGKILL leaves no host, not even a busy one, no child of a host, and files until a next start.
+
+    The folder of a host that lives stays.
+    """
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     source = f"""
 import os, sys, anyio
 from infra.environments import ChildEnvironment
@@ -336,7 +347,9 @@ async def main():
 
 anyio.run(main)
 """
-    client = await anyio.open_process([sys.executable, "-c", source], stderr=subprocess.DEVNULL)
+    client = await anyio.open_process(
+        [sys.executable, "-c", source], stderr=subprocess.DEVNULL, env={**os.environ, "TMPDIR": str(tmp_path)}
+    )
     async with client:
         assert client.stdout is not None
         said = b""
@@ -344,9 +357,19 @@ anyio.run(main)
             said += await client.stdout.receive()
         pids = [int(word) for word in said.split(b"\n")[-2].split()]
         assert all(map(there, pids))
+        (left,) = scratch_in(tmp_path)
+        neighbour, later = misbehaving(), misbehaving()
+        await neighbour.describe()
+        (its,) = scratch_in(tmp_path) - {left}
         os.kill(client.pid, signal.SIGKILL)
         for pid in pids:
             await gone(pid)
+        await later.describe()
+        assert left not in scratch_in(tmp_path)
+        assert its in scratch_in(tmp_path)
+    await neighbour.aclose()
+    await later.aclose()
+    assert scratch_in(tmp_path) == set()
 
 
 async def test_descriptions_and_tasks_are_typed(misbehaving: Make) -> None:
