@@ -3,9 +3,9 @@
 #   make demo    the whole loop on real tasks, no key and no server of yours: three arms, one table, banks rebuilt
 #   make test    every test (real Redis or Valkey, real rq, real HTTP, the BFCL environment)
 #   make lint    ruff, mypy --strict, pyright, import-linter, deptry
-#   make bench   measurements side by side; writes bench/results/
+#   make bench   measurements side by side with other libraries; writes bench/results/
 #   make lock    resolve the dependencies anew (needs uv)
-#   make clean   remove what these commands made: .venv, .chime, caches
+#   make clean   remove what these commands made: .venv, .bench-venv, .chime, caches
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -48,8 +48,14 @@ lint: venv
 	$(BIN)/mypy
 	$(BIN)/pyright
 
-bench: venv
-	$(BIN)/python -m bench
+bench: venv .bench-venv/ready
+	@$(BIN)/python -m bench
+
+# The libraries that we are measured beside, in an environment of their own.
+.bench-venv/ready: bench/peers.txt
+	$(PYTHON) -m venv .bench-venv
+	.bench-venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r bench/peers.txt
+	@touch $@
 
 # The lock holds versions and hashes only, the build backend among them, and names no index.
 lock:
@@ -57,4 +63,4 @@ lock:
 	  --extra embedded --group dev pyproject.toml .ci/build-backend.in -o .requirements.lock
 
 clean:
-	rm -rf .venv .chime .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage dist build
+	rm -rf .venv .bench-venv .chime .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage dist build

@@ -1,1 +1,1 @@
-"""Measurements, one file per row group; `python -m bench` runs them all."""
+"""Measurements side by side, one file for each row of the table; `python -m bench` runs them all."""

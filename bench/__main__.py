@@ -1,43 +1,104 @@
 """`make bench`: every row of the table, measured in one run; CPU time first, wall time beside it.
 
-One file per row group, each with `rows()`. The machine's load is printed, because it decides how far to trust a wall
-time. Results go to bench/results/.
+    python -m bench [--quick] [ROW ...]        measure, print, write bench/results/<time>.json
+    python -m bench table [FILE]               the table of a results file in Markdown (default: the reference)
+
+One file for each row, with `rows(scale)`; each is measured in a process of its own. `--quick`, or CHIME_BENCH_SCALE
+(1 = everything), makes it small: then the figures say only that the rows work.
 """
 
-import json
+import argparse
 import os
-import platform
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 
-from bench import fold, log, startup
-from bench.measure import Row
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from bench.machine import Machine, machine
+from bench.measure import Row, Scale
+from bench.table import HEADING, about, line, markdown
 
 RESULTS = Path(__file__).parent / "results"
+#: the files of the table, in its order
+ROWS = (
+    "append", "replay", "small_replay", "million", "decide", "recall", "orchestration", "makespan", "memory", "growth",
+    "startup",
+)  # fmt: skip
+QUICK = 0.02
+#: two BLAS threads spin against each other on a shared machine
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 
-def _rows() -> Iterator[Row]:
-    for module in (fold, log, startup):
-        yield from module.rows()
+class Results(Struct, frozen=True, kw_only=True):
+    """One run of the table, as written."""
+
+    scale: float
+    machine: Machine
+    rows: list[Row]
 
 
-def main() -> int:
-    """Print the table as it is measured, and write it down."""
-    print(f"Python {platform.python_version()}, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}")
-    print(f"{'what':<58} {'CPU':>12} {'wall':>12} {'spread':>8}  beside")
-    rows = []
-    for row in _rows():
-        rows.append(row)
-        print(row.line(), flush=True)
+def main(arguments: Sequence[str]) -> int:
+    """Print the table as it is measured, and write it down; 1 where a row could not be measured."""
+    if arguments[:1] == ["table"]:
+        path = Path(arguments[1]) if len(arguments) > 1 else RESULTS / "reference.json"
+        results = msgspec.json.decode(path.read_bytes(), type=Results)
+        print(markdown(results.machine, results.rows))
+        return 0
+    parser = argparse.ArgumentParser(prog="python -m bench")
+    parser.add_argument("--quick", action="store_true", help="small: whether the rows work")
+    parser.add_argument("--only", metavar="ROW", help=argparse.SUPPRESS)
+    parser.add_argument("rows", nargs="*", metavar="ROW", help=f"of {', '.join(ROWS)}")
+    asked = parser.parse_args(arguments)
+    if unknown := set(asked.rows) - set(ROWS):
+        parser.error(f"no such row: {', '.join(sorted(unknown))}")
+    share = QUICK if asked.quick else float(os.environ.get("CHIME_BENCH_SCALE", "1"))
+    if asked.only:
+        for row in import_module(f"bench.{asked.only}").rows(Scale(share=share)):
+            sys.stdout.buffer.write(msgspec.json.encode(row) + b"\n")
+            sys.stdout.buffer.flush()
+        return 0
+    return _table(asked.rows or ROWS, share)
+
+
+def _table(names: Sequence[str], share: float) -> int:
+    here = machine()
+    print(f"{about(here)}\n\n{HEADING}", flush=True)
+    rows: list[Row] = []
+    for name in names:
+        for row in _measured(name, share):
+            rows.append(row)
+            print(line(row), flush=True)
+    here = replace(here, load_after=round(os.getloadavg()[0], 1))
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{datetime.now(UTC):%Y-%m-%dT%H%M%S}.json"
-    head = {"python": platform.python_version(), "cpus": os.cpu_count(), "load": os.getloadavg()[0]}
-    path.write_text(json.dumps({**head, "rows": [row.plain() for row in rows]}, indent=1) + "\n")
-    print(f"written: {path}")
-    return 0
+    written = msgspec.json.encode(Results(scale=share, machine=here, rows=rows))
+    path.write_bytes(msgspec.json.format(written, indent=1) + b"\n")
+    missed = sum(row.met is False for row in rows)
+    print(f"\n{sum(row.met is True for row in rows)} goals met, {missed} missed; written: {path}")
+    return int(any(row.not_run for row in rows))
+
+
+def _measured(name: str, share: float) -> Iterator[Row]:
+    """The rows of one file, from a process of its own; one that says why where it ends early."""
+    command = [sys.executable, "-m", "bench", "--only", name]
+    environment = {**os.environ, **ONE_THREAD, "CHIME_BENCH_SCALE": str(share)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        for written in process.stdout:
+            yield msgspec.json.decode(written, type=Row)
+        said = process.stderr.read().decode(errors="replace").strip()
+    if process.returncode:
+        last = said.splitlines()[-1] if said else f"exit code {process.returncode}"
+        print(said, file=sys.stderr)
+        yield Row(group=name, what="", not_run=last)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

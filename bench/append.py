@@ -1,0 +1,82 @@
+"""A checked append beside a bare XADD by the same client: one by one and 16 at once, 1 KB and 24 KB, both fsyncs."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack
+from itertools import count
+
+import anyio
+from msgspec.structs import replace
+from redis.asyncio import Redis
+
+from bench.measure import Row, Scale, Subject, compared, rounds
+from bench.server import Server, server
+from events.codec import draft
+from events.ids import RunId, Version, episode_stream
+from events.kinds import Planned, Usage
+from infra.clock import SystemClock
+from infra.redis_client import connected
+from infra.redis_log import RedisLog
+from runtime.ports import Origin
+
+GOAL = 1.3
+AT_ONCE = 16
+
+#: puts one event behind the others of stream number k
+Put = Callable[[int], Awaitable[object]]
+
+
+def rows(scale: Scale) -> Iterator[Row]:
+    """One for each fsync, size and way; CPU time of client and server."""
+    for fsync in ("everysec", "always"):
+        # Under `always` an append waits for the disk: fewer of them take as long.
+        number = scale.of(2_000 if fsync == "everysec" else 600, AT_ONCE)
+        with server(fsync) as there, asyncio.Runner() as runner:
+            for kib in (1, 24):
+                for at_once in (1, AT_ONCE):
+                    way = "one by one" if at_once == 1 else f"{at_once} at once"
+                    row = _row(there, runner, kib, at_once, number, scale.repeats)
+                    yield replace(row, what=f"{kib} KB, {way}, appendfsync {fsync}")
+
+
+def _row(there: Server, runner: asyncio.Runner, kib: int, at_once: int, number: int, repeats: int) -> Row:
+    stack = AsyncExitStack()
+    redis = runner.run(stack.enter_async_context(connected(there.url)))
+    try:
+        checked, bare = _ways(redis, kib)
+        subjects = [
+            Subject(what=what, run=lambda put=put: runner.run(_put(put, at_once, number)), operations=number,
+                    pids=[there.pid])
+            for what, put in (("checked append", checked), ("bare XADD", bare))
+        ]  # fmt: skip
+        found = rounds(subjects, repeats)
+        return compared("append", found, "checked append", "bare XADD", at_most=GOAL, remark="client and server")
+    finally:
+        runner.run(stack.aclose())
+
+
+def _ways(redis: Redis, kib: int) -> tuple[Put, Put]:
+    # The kind decides nothing here: without a server's promises nothing waits for the disk but the server itself.
+    log = RedisLog(redis, RunId("bench"), "bench", SystemClock(), "bench")
+    item = draft(Planned(plan="x" * (kib * 1000), usage=Usage(), calls=[]))
+    origin = Origin(cause="bench/run/1")
+    versions = [count(1) for _ in range(AT_ONCE)]
+
+    async def checked(k: int) -> object:
+        return await log.append(episode_stream(k), Version(next(versions[k])), [item], origin)
+
+    async def bare(k: int) -> object:
+        del k
+        return await redis.xadd("bench:bare", {"data": item.data})
+
+    return checked, bare
+
+
+async def _put(put: Put, at_once: int, number: int) -> None:
+    async def some(k: int) -> None:
+        for _ in range(number // at_once):
+            await put(k)
+
+    async with anyio.create_task_group() as tasks:
+        for k in range(at_once):
+            tasks.start_soon(some, k)

@@ -1,0 +1,78 @@
+"""Rows as people read them: lines on a terminal, a table in Markdown."""
+
+from collections.abc import Iterable
+
+from bench.machine import Machine
+from bench.measure import Row, Spread, Timing
+
+#: the heading of the printed table
+HEADING = f"{'what':<66} {'ours, CPU':>10} {'beside':>10} {'figure (low .. high)':>32}  goal"
+
+
+def line(row: Row) -> str:
+    """One printed line; a second one for what it stands beside and for remarks."""
+    name = f"{row.group}: {row.what}"
+    if row.not_run:
+        return f"{name:<66} not run: {row.not_run}"
+    verdict = "" if row.met is None else "met" if row.met else "missed"
+    first = f"{name:<66} {_cpu(row.ours):>10} {_cpu(row.theirs):>10} {_figure(row):>32}  {row.goal} {verdict}"
+    about = "; ".join(part for part in (row.beside and f"beside {row.beside}", _wall(row), row.remark) if part)
+    return f"{first.rstrip()}\n    {about}" if about else first.rstrip()
+
+
+def markdown(machine: Machine, rows: Iterable[Row]) -> str:
+    """The table for a page, with the machine below it."""
+    lines = ["| what | beside | ours | theirs | result (lowest to highest) | goal |", "|---|---|---|---|---|---|"]
+    for row in rows:
+        if row.not_run:
+            lines.append(f"| {row.group}: {row.what} | {row.beside} | | | not run: {row.not_run} | {row.goal} |")
+            continue
+        goal = row.goal if row.met is None else f"{row.goal}: {'met' if row.met else '**missed**'}"
+        cells = [f"{row.group}: {row.what}", row.beside, _cpu(row.ours), _cpu(row.theirs), _figure(row), goal]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*lines, "", about(machine)])
+
+
+def about(machine: Machine) -> str:
+    """One sentence about the machine and the versions."""
+    packages = ", ".join(f"{name} {one}" for name, one in machine.packages.items())
+    peers = ", ".join(f"{name} {one}" for name, one in machine.peers.items())
+    return (
+        f"CPU time for one operation, medians of interleaved rounds. {machine.at}, commit {machine.commit}, "
+        f"{machine.cpus} x {machine.processor}, {machine.memory_gib:.0f} GiB, Python {machine.python}, "
+        f"{machine.server}, load {machine.load_before} before and {machine.load_after} after; {packages}; "
+        f"beside: {peers}."
+    )
+
+
+def _figure(row: Row) -> str:
+    if row.figure is None:
+        return ""
+    return f"{_number(row.figure.median)} {row.unit} ({_range(row.figure)})"
+
+
+def _range(figure: Spread) -> str:
+    return f"{_number(figure.low)} .. {_number(figure.high)}"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.2f}"
+
+
+def _cpu(one: Timing | None) -> str:
+    return duration(one.cpu_s.median) if one is not None else ""
+
+
+def _wall(row: Row) -> str:
+    if row.ours is None:
+        return ""
+    theirs = f" and {duration(row.theirs.wall_s.median)}" if row.theirs is not None else ""
+    return f"wall {duration(row.ours.wall_s.median)}{theirs}"
+
+
+def duration(seconds: float) -> str:
+    """In the unit that suits it."""
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if abs(seconds) >= scale:
+            return f"{seconds / scale:.2f} {unit}"
+    return f"{seconds * 1e9:.0f} ns"
