@@ -4,8 +4,9 @@
 -- ARGV[1] stream   ARGV[2] first version   ARGV[3] number of events, then for each one:
 --         kind, schema, at, cause, attempt, sha, data
 --
--- The index holds '@head' -> last position, <stream> -> '<number of events> <last kind>', and
--- '<stream>/<version>' -> position: an append costs the same however long the log is.
+-- The index holds '@head' -> last position, '@trimmed' -> last position that lies in an archive only,
+-- <stream> -> '<number of events> <last kind>', and '<stream>/<version>' -> position: an append costs the same however
+-- long the log is.
 --
 -- Answers {'ok', written, position, position, ...}   every event is there, `written` of them by this call
 --         {'taken', entry}                           another event holds one of the versions; nothing was written
@@ -14,7 +15,12 @@ local log, index, stream = KEYS[1], KEYS[2], ARGV[1]
 local first, count = tonumber(ARGV[2]), tonumber(ARGV[3])
 local WIDTH = 7
 
-local row = redis.call('HGET', index, stream)
+local row, head, trimmed = unpack(redis.call('HMGET', index, stream, '@head', '@trimmed'))
+head, trimmed = tonumber(head or '0'), tonumber(trimmed or '0')
+local held = redis.call('XLEN', log)
+if held ~= head - trimmed then
+  return redis.error_reply('BROKEN its stream holds ' .. held .. ' events, its index counts ' .. (head - trimmed))
+end
 local length = row and tonumber(string.match(row, '^%d+')) or 0
 if first > length + 1 then return {'gap', length + 1} end
 
@@ -33,7 +39,6 @@ for i = 1, known do
 end
 if known == count then return answer end
 
-local head = tonumber(redis.call('HGET', index, '@head') or '0')
 local last_kind
 for i = known + 1, count do
   local a, version = 3 + (i - 1) * WIDTH, first + i - 1

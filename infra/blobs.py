@@ -3,7 +3,8 @@
 import os
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -43,7 +44,7 @@ def unpacked(run: RunId, name: str, stored: bytes) -> bytes:
         MissingBlob: damaged, or another body.
     """
     try:
-        body = zstandard.ZstdDecompressor().decompress(stored, max_output_size=_LARGEST)
+        body = zstandard.ZstdDecompressor().decompress(stored, max_output_size=_LARGEST, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise MissingBlob(run, name, f"damaged: {error}") from error
     if sha256(body).hexdigest() != name:
@@ -75,6 +76,18 @@ class FolderBlobs:
     async def hashes(self, run: RunId) -> list[str]:
         """As `runtime.ports.Blobs.hashes`."""
         return await anyio.to_thread.run_sync(lambda: sorted(path.stem for path in self._files(run)))
+
+    async def discard(self, run: RunId, hashes: Collection[str]) -> None:
+        """As `runtime.ports.Blobs.discard`."""
+        await anyio.to_thread.run_sync(lambda: self._remove([self._path(run, name) for name in hashes]))
+
+    def _remove(self, paths: Sequence[Path]) -> None:
+        for path in paths:
+            path.unlink(missing_ok=True)
+        for folder in dict.fromkeys(one for path in paths for one in path.parents[:2]):
+            # Folders that hold nothing any more; another one is in the way of its removal.
+            with suppress(OSError):
+                folder.rmdir()
 
     async def delete(self, run: RunId, *, dry_run: bool = False) -> int:
         """As `runtime.ports.Blobs.delete`."""
@@ -134,6 +147,12 @@ class RedisBlobs:
         with our_errors(self._where):
             names = cast("list[bytes]", await self._redis.hkeys(self._key(run)))
         return sorted(name.decode() for name in names)
+
+    async def discard(self, run: RunId, hashes: Collection[str]) -> None:
+        """As `runtime.ports.Blobs.discard`."""
+        if hashes:
+            with our_errors(self._where):
+                await self._redis.hdel(self._key(run), *hashes)
 
     async def delete(self, run: RunId, *, dry_run: bool = False) -> int:
         """As `runtime.ports.Blobs.delete`."""

@@ -4,7 +4,7 @@ A call is known by run, stream, stage, ordinal, retry ordinal and the SHA-256 of
 the stage's event is appended; whoever asks the same again, after a crash or at the same time, gets the stored answer.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from hashlib import sha256
 from typing import Protocol, cast
 
@@ -82,6 +82,10 @@ class CallStore(Protocol):
         """Every record of the run by its field."""
         ...
 
+    async def discard(self, run: RunId, fields: Collection[str]) -> None:
+        """Remove these records, where they are there."""
+        ...
+
 
 class MemoryCalls:
     """`CallStore` in memory."""
@@ -97,6 +101,10 @@ class MemoryCalls:
 
     async def all(self, run: RunId) -> dict[str, bytes]:
         return dict(self._records.get(run, {}))
+
+    async def discard(self, run: RunId, fields: Collection[str]) -> None:
+        for field in fields:
+            self._records.get(run, {}).pop(field, None)
 
 
 class RedisCalls:
@@ -121,6 +129,11 @@ class RedisCalls:
         with our_errors(self._where):
             found = cast("dict[bytes, bytes]", await self._redis.hgetall(self._key(run)))
         return {field.decode(): record for field, record in found.items()}
+
+    async def discard(self, run: RunId, fields: Collection[str]) -> None:
+        if fields:
+            with our_errors(self._where):
+                await self._redis.hdel(self._key(run), *fields)
 
     def _key(self, run: RunId) -> str:
         return f"{self._prefix}:{{{run}}}:calls"

@@ -4,7 +4,7 @@ They lie inside a folder export, and in `<name>.bodies` beside a file `<name>.js
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -119,6 +119,10 @@ class ExportedBlobs:
     def _names(self) -> list[str]:
         return [one.stem for one in self._folder.glob("*.zst") if HASH.fullmatch(one.stem)]
 
+    async def discard(self, run: RunId, hashes: Collection[str]) -> None:
+        """Raises: BadInput, always."""
+        raise BadInput(f"{self._folder}: an export is read-only; {len(hashes)} bodies of run {run} are not removed")
+
     async def delete(self, run: RunId, *, dry_run: bool = False) -> int:
         """Raises: BadInput, always."""
         raise BadInput(f"{self._folder}: an export is read-only; nothing of run {run} is removed (dry run: {dry_run})")
@@ -143,6 +147,10 @@ class ExportedCalls:
     async def put(self, run: RunId, field: str, record: bytes) -> bytes:
         """Raises: BadInput, always."""
         raise BadInput(f"{self._file}: an export is read-only; {field} ({len(record)} bytes) of {run} is not written")
+
+    async def discard(self, run: RunId, fields: Collection[str]) -> None:
+        """Raises: BadInput, always."""
+        raise BadInput(f"{self._file}: an export is read-only; {len(fields)} calls of run {run} are not removed")
 
     async def all(self, run: RunId) -> dict[str, bytes]:
         """As `infra.calls.CallStore.all`; an export has one run.

@@ -127,6 +127,7 @@ class ListLogStore:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._logs: dict[RunId, ListLog] = {}
+        self._aside: set[RunId] = set()
 
     def open(self, run: RunId) -> ListLog:
         """The log of `run`; the same object every time."""
@@ -136,6 +137,14 @@ class ListLogStore:
         """Every run with at least one event, in id order."""
         return sorted([run for run, log in self._logs.items() if await log.head() > 0])
 
+    async def set_aside(self) -> frozenset[RunId]:
+        """As `runtime.ports.LogStore.set_aside`."""
+        return frozenset(self._aside)
+
+    async def take_up(self, run: RunId) -> None:
+        """As `runtime.ports.LogStore.take_up`."""
+        self._aside.discard(run)
+
     async def delete(self, run: RunId, *, dry_run: bool = False) -> dict[str, int]:
         """Forget a run; how many events it had."""
         log = self._logs.get(run)
@@ -143,10 +152,12 @@ class ListLogStore:
             return {"events": 0}
         if not dry_run:
             del self._logs[run]
+            self._aside.discard(run)
         return {"events": await log.head()}
 
     async def restore(self, run: RunId, pages: AsyncIterator[Sequence[Recorded]]) -> Position:
         """As `runtime.ports.LogStore.restore`."""
         events = [one async for page in pages for one in page]
         self.open(run).restore(events)
+        self._aside |= {run} if events else set()
         return Position(len(events))

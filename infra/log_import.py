@@ -1,15 +1,17 @@
 """An export into a store: checked line by line before anything is written, then whole or not at all."""
 
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
+import anyio
 import anyio.to_thread
 import msgspec
 from msgspec import Struct
 
 from events.codec import EVENT_CAP, canonical, decode
-from events.errors import EventTooLarge, Mismatch, UnreadableEvent, VersionGap
+from events.errors import ChimeError, EventTooLarge, Mismatch, UnreadableEvent, VersionGap
 from events.ids import Position, RunId, StreamId
 from events.log import Recorded
 from infra.calls import CallStore
@@ -19,6 +21,8 @@ from runtime.ports import Blobs, EventLog, LogStore
 
 _START = Position(0)
 _AT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
+#: how long a failed import may take to remove what it wrote, seconds
+_UNDO_S = 30.0
 _JSON = msgspec.json.Decoder()
 
 
@@ -43,8 +47,9 @@ async def import_log(
 ) -> ImportReport:
     """Put an export into `store` with every position, time, cause and attempt as recorded.
 
-    Everything is read and checked before the first write; the log appears whole, after its bodies. The same export
-    again changes nothing.
+    Everything is read and checked before the first write; the log appears whole, after its bodies, and set aside: no
+    coordinator goes on with it until it is resumed. The same export again changes nothing; one that is refused leaves
+    nothing.
 
     Args:
         path: the export.
@@ -73,14 +78,17 @@ async def import_log(
         await bodies.get(log.run, name)
     recorded = await records.all(log.run) if calls is not None and records.exist else None
     already = await _same(log, store.open(target))
-    if blobs is not None:
-        for name in names or ():
-            await blobs.put(target, await bodies.get(log.run, name))
-    if calls is not None:
-        for field, record in (recorded or {}).items():
-            await calls.put(target, field, record)
-    if not already:
-        await store.restore(target, _as(log.pages(_START), target))
+    async with AsyncExitStack() as stack:
+        if blobs is not None and names:
+            await stack.enter_async_context(_undone(store, target, blobs.discard, await blobs.hashes(target), names))
+            for name in names:
+                await blobs.put(target, await bodies.get(log.run, name))
+        if calls is not None and recorded:
+            await stack.enter_async_context(_undone(store, target, calls.discard, await calls.all(target), recorded))
+            for field, record in recorded.items():
+                await calls.put(target, field, record)
+        if not already:
+            await store.restore(target, _as(log.pages(_START), target))
     return ImportReport(
         run=target,
         events=events,
@@ -88,6 +96,26 @@ async def import_log(
         blobs=None if names is None else len(names),
         calls=None if recorded is None else len(recorded),
     )
+
+
+@asynccontextmanager
+async def _undone(
+    store: LogStore,
+    run: RunId,
+    discard: Callable[[RunId, Collection[str]], Awaitable[None]],
+    there: Iterable[str],
+    names: Iterable[str],
+) -> AsyncIterator[None]:
+    """What the body writes of `names` goes again where it fails; what was `there` before stays."""
+    new = set(names).difference(there)
+    try:
+        yield
+    except BaseException:
+        # Not where the run has a log: somebody else's import of it came first, and needs these bodies.
+        with suppress(ChimeError), anyio.move_on_after(_UNDO_S, shield=True):
+            if await store.open(run).head() == 0:
+                await discard(run, new)
+        raise
 
 
 def _check_page(page: Sequence[Recorded], streams: dict[StreamId, int]) -> None:

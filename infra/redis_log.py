@@ -35,12 +35,16 @@ _APPEND = (files("infra") / "append.lua").read_text()
 _READ_STREAM = (files("infra") / "read_stream.lua").read_text()
 #: how long a log that is being restored outlives whoever restores it, seconds
 _RESTORED_S = 600
-#: KEYS restored log and index, then the run's own: the names change in one step, unless the run has a log. Where no key
-#: is left beside it, an earlier try whose reply was lost has changed them.
+#: KEYS restored log and index, the run's own, the list of runs, the runs set aside; ARGV run: the names change in one
+#: step, unless the run has a log. Where no key is left beside it, an earlier try whose reply was lost has changed them.
 _PUBLISH = """
 local beside, own = redis.call('EXISTS', KEYS[1], KEYS[2]), redis.call('EXISTS', KEYS[3], KEYS[4])
 if beside == 0 and own == 2 then return 1 end
 if own > 0 then return 0 end
+-- A script that fails undoes nothing: a key of another type has to be found before the first write.
+redis.call('ZCARD', KEYS[5])
+redis.call('SADD', KEYS[6], ARGV[1])
+redis.call('ZADD', KEYS[5], 0, ARGV[1])
 for i = 1, 2 do
   redis.call('PERSIST', KEYS[i])
   redis.call('RENAME', KEYS[i], KEYS[i + 2])
@@ -242,6 +246,11 @@ def runs_key(prefix: str) -> str:
     return f"{prefix}:runs"
 
 
+def aside_key(prefix: str) -> str:
+    """The names of runs that are records until somebody takes them up."""
+    return f"{prefix}:set-aside"
+
+
 class RedisLogStore:
     """`runtime.ports.LogStore` on one server."""
 
@@ -262,6 +271,17 @@ class RedisLogStore:
             there = await pipe.execute()
         return sorted(run_id(name.decode()) for name, exists in zip(names, there, strict=True) if exists)
 
+    async def set_aside(self) -> frozenset[RunId]:
+        """As `runtime.ports.LogStore.set_aside`."""
+        with our_errors(self._where):
+            names = cast("set[bytes]", await self._redis.smembers(aside_key(self._prefix)))
+        return frozenset(RunId(name.decode()) for name in names)
+
+    async def take_up(self, run: RunId) -> None:
+        """As `runtime.ports.LogStore.take_up`."""
+        with our_errors(self._where):
+            await self._redis.srem(aside_key(self._prefix), run)
+
     async def delete(self, run: RunId, *, dry_run: bool = False) -> dict[str, int]:
         """As `runtime.ports.LogStore.delete`: every key with the run's hash tag."""
         events = await self.open(run).head()
@@ -272,23 +292,23 @@ class RedisLogStore:
                 # The list of runs last: a deletion that is cut short can be asked for again.
                 if keys:
                     await self._redis.unlink(*keys)
+                await self._redis.srem(aside_key(self._prefix), run)
                 await self._redis.zrem(runs_key(self._prefix), run)
         return {"events": events, "keys": len(keys)}
 
     async def restore(self, run: RunId, pages: AsyncIterator[Sequence[Recorded]]) -> Position:
         """As `runtime.ports.LogStore.restore`: beside the run's own keys first, then under their names in one step."""
-        restored = _Restored(self._redis, [log_key(self._prefix, run), index_key(self._prefix, run)], self._where)
+        restored = _Restored(self._redis, self._prefix, run, self._where)
         last = Position(0)
         try:
             async for page in pages:
-                for batch in _stretches(page):
+                for place, batch in enumerate(_stretches(page)):
                     await restored.put(batch)
+                    if place == 0:
+                        await restored.keep()
                     last = batch[-1].position
-                await restored.keep()
             if last:
-                with our_errors(self._where):
-                    await self._redis.zadd(runs_key(self._prefix), {run: 0})
-                await restored.publish(run)
+                await restored.publish()
         except BaseException:
             with suppress(Unreachable), anyio.move_on_after(COMMAND_S, shield=True):
                 await restored.clear()
@@ -301,10 +321,12 @@ class RedisLogStore:
 class _Restored:
     """A log that is being written beside the run's own keys, under names that nobody else has."""
 
-    def __init__(self, redis: Redis, own: list[str], where: str) -> None:
-        self._redis, self._own, self._where = redis, own, f"{where}, key {own[0]}"
+    def __init__(self, redis: Redis, prefix: str, run: RunId, where: str) -> None:
+        self._redis, self._run = redis, run
+        self._own = [log_key(prefix, run), index_key(prefix, run)]
+        self._where, self._lists = f"{where}, key {self._own[0]}", [runs_key(prefix), aside_key(prefix)]
         mine = uuid4().hex
-        self._beside = [f"{key}:restored:{mine}" for key in own]
+        self._beside = [f"{key}:restored:{mine}" for key in self._own]
         self._append = redis.register_script(_APPEND)
         self._publish = redis.register_script(_PUBLISH)
 
@@ -336,12 +358,12 @@ class _Restored:
             for key in self._beside:
                 await self._redis.expire(key, _RESTORED_S)
 
-    async def publish(self, run: RunId) -> None:
+    async def publish(self) -> None:
         """Make it the run's own log, in one step."""
         with our_errors(self._where):
-            published = await self._publish(keys=[*self._beside, *self._own])
+            published = await self._publish(keys=[*self._beside, *self._own, *self._lists], args=[self._run])
         if not published:
-            raise Mismatch(f"run {run} is there already; delete it first, or restore under another name")
+            raise Mismatch(f"run {self._run} is there already; delete it first, or restore under another name")
 
 
 def _stretches(page: Sequence[Recorded]) -> list[list[Recorded]]:

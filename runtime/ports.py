@@ -1,6 +1,6 @@
 """The protocols through which an episode sees the world. `infra/` implements them; tests have their own."""
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Literal, Protocol
 
@@ -98,6 +98,14 @@ class LogStore(Protocol):
         """Every run with at least one event, in id order."""
         ...
 
+    async def set_aside(self) -> frozenset[RunId]:
+        """Runs that were restored and not taken up since: records, which a coordinator leaves alone."""
+        ...
+
+    async def take_up(self, run: RunId) -> None:
+        """Somebody goes on with `run` knowingly: it is a run like any other from now on."""
+        ...
+
     async def delete(self, run: RunId, *, dry_run: bool = False) -> dict[str, int]:
         """Remove a run's keys; what -> how many were (or would be) removed."""
         ...
@@ -105,7 +113,8 @@ class LogStore(Protocol):
     async def restore(self, run: RunId, pages: AsyncIterator[Sequence[Recorded]]) -> Position:
         """Write the log of `run` as it was recorded elsewhere, positions, `at`, `cause` and `attempt` included.
 
-        Whole or not at all: nobody sees a part of it. Its last position.
+        Whole or not at all: nobody sees a part of it. It is somebody's record: set aside until it is taken up. Its last
+        position.
 
         Raises:
             Mismatch: `run` has events already.
@@ -132,6 +141,10 @@ class Blobs(Protocol):
 
     async def hashes(self, run: RunId) -> list[str]:
         """Every hash of the run, sorted."""
+        ...
+
+    async def discard(self, run: RunId, hashes: Collection[str]) -> None:
+        """Remove these bodies, where they are there."""
         ...
 
     async def delete(self, run: RunId, *, dry_run: bool = False) -> int:

@@ -1,15 +1,15 @@
 """Bodies and recorded calls that go along with a log on disk."""
 
+from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 import pytest
-from disk_logs import RUN, bytes_of, each_form, made_log
+from disk_logs import RUN, bytes_of, call, each_form, made_log
 
 from events.errors import BadInput
 from events.ids import RunId
 from infra.blobs import FolderBlobs
-from infra.calls import CallRecord, MemoryCalls
+from infra.calls import MemoryCalls
 from infra.clock import SystemClock
 from infra.export import export_log
 from infra.exported_bodies import ExportedBlobs, ExportedCalls, bodies_folder
@@ -17,17 +17,6 @@ from infra.list_log import ListLogStore
 from infra.log_import import import_log
 from infra.segments import SegmentLog
 from runtime.errors import MissingBlob
-from runtime.ports import TokenUsage
-
-
-def call(ordinal: int) -> bytes:
-    """A recorded model call."""
-    return msgspec.json.encode(
-        CallRecord(
-            id=f"episode-0/planning/{ordinal}", role="planner", model="m", usage=TokenUsage(), latency_ms=1,
-            finish_reason="stop", messages="a" * 64, request="b" * 64, answer="c" * 64, sha256="d" * 64, at="now",
-        )
-    )  # fmt: skip
 
 
 async def with_bodies(folder: Path) -> tuple[FolderBlobs, MemoryCalls]:
@@ -85,12 +74,19 @@ async def test_bodies_are_not_lost_to_an_export_without(name: str, tmp_path: Pat
     assert await SegmentLog(tmp_path / name).head() == 4
 
 
-async def test_a_damaged_body_stops_the_import_before_it_begins(tmp_path: Path) -> None:
-    """Named by its hash; neither log nor bodies are written."""
+@pytest.mark.parametrize(
+    "damage",
+    [lambda _: b"x", lambda body: body + b"\0", lambda body: body[:-1], lambda body: body * 2, lambda _: b""],
+)
+async def test_a_damaged_body_stops_the_import_before_it_begins(
+    damage: Callable[[bytes], bytes], tmp_path: Path
+) -> None:
+    """Other bytes, one more, one fewer: named by its hash; neither log nor bodies are written."""
     blobs, calls = await with_bodies(tmp_path / "home")
     await export_log(await made_log(3), tmp_path / "folder", blobs=blobs, calls=calls)
     name = (await blobs.hashes(RUN))[1]
-    (tmp_path / "folder" / "blobs" / f"{name}.zst").write_bytes(b"x")
+    path = tmp_path / "folder" / "blobs" / f"{name}.zst"
+    path.write_bytes(damage(path.read_bytes()))
     store, other = ListLogStore(SystemClock()), FolderBlobs(tmp_path / "other")
     with pytest.raises(MissingBlob, match=name):
         await import_log(tmp_path / "folder", store, other)

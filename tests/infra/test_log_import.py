@@ -3,23 +3,29 @@
 import errno
 import json
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
 import pytest
-from disk_logs import GOLDEN, NAMES, RUN, START, bytes_of, each_form, made_log, noted, read_all
+from disk_logs import GOLDEN, NAMES, RUN, START, bytes_of, call, each_form, made_log, noted, read_all
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from made_events import events as made_events
+from redis.asyncio import Redis
 
 from events.codec import canonical, draft, export_line, parse_line, recorded
-from events.errors import Mismatch, NewerSchema, UnknownKind, UnreadableEvent, VersionGap
+from events.errors import BadInput, Mismatch, NewerSchema, UnknownKind, UnreadableEvent, VersionGap
 from events.ids import RunId, StreamId, Version, episode_stream
 from events.log import Recorded
+from infra.blobs import FolderBlobs, RedisBlobs
+from infra.calls import MemoryCalls, RedisCalls
 from infra.clock import SystemClock
 from infra.export import export_log
 from infra.list_log import ListLog, ListLogStore
 from infra.log_import import import_log
+from infra.redis_client import connected
+from infra.redis_log import RedisLogStore, log_key
 from infra.segments import SegmentLog
 from runtime.ports import Origin
 
@@ -219,3 +225,72 @@ async def test_any_log_survives_a_round_trip(data: st.DataObject, tmp_path_facto
     await import_log(folder / name, other)
     await export_log(other.open(RUN), folder / "out.jsonl")
     assert (folder / "out.jsonl").read_bytes() == lines
+
+
+@asynccontextmanager
+async def redis_with_bodies(
+    redis_server, prefix: str
+) -> AsyncIterator[tuple[Redis, RedisLogStore, RedisBlobs, RedisCalls]]:
+    """A server and what keeps a run's log, bodies and calls on it."""
+    async with connected(redis_server.url) as redis:
+        store = RedisLogStore(redis, prefix, SystemClock(), "here")
+        yield redis, store, RedisBlobs(redis, prefix, "here"), RedisCalls(redis, prefix, "here")
+
+
+@pytest.mark.parametrize("taken", ["log", "index", "blobs", "calls", "runs", "set-aside"])
+async def test_a_refused_import_leaves_the_server_as_it_was(
+    taken: str, redis_server, redis_prefix: str, keys_left, tmp_path: Path
+) -> None:
+    """Whichever of the run's keys holds something else, and with a body there before: nothing is added or removed."""
+    async with redis_with_bodies(redis_server, redis_prefix) as (redis, store, blobs, calls):
+        source = FolderBlobs(tmp_path / "home")
+        for body in (b"one", b"two"):
+            await source.put(RUN, body)
+        recorded_calls = MemoryCalls()
+        await recorded_calls.put(RUN, "episode-0/planning/1 x", call(1))
+        await export_log(await made_log(9), tmp_path / "folder", blobs=source, calls=recorded_calls)
+        key = f"{redis_prefix}:{taken}" if taken in ("runs", "set-aside") else f"{redis_prefix}:{{{RUN}}}:{taken}"
+        await redis.set(key, "not ours")
+        before = keys_left()
+        with pytest.raises((BadInput, Mismatch)):
+            await import_log(tmp_path / "folder", store, blobs, calls)
+        assert keys_left() == before
+        await redis.delete(key)
+        body = await blobs.put(RUN, b"one")
+        await redis.set(log_key(redis_prefix, RUN), "not ours")
+        with pytest.raises(Mismatch):
+            await import_log(tmp_path / "folder", store, blobs, calls)
+        assert (await blobs.hashes(RUN), await calls.all(RUN)) == ([body], {})
+
+
+async def test_a_refused_import_leaves_no_file(tmp_path: Path) -> None:
+    """Bodies that go into a folder are taken back too, with the folders that hold nothing else."""
+    source, home = FolderBlobs(tmp_path / "home"), tmp_path / "other"
+    await source.put(RUN, b"one")
+    await export_log(await made_log(9), tmp_path / "folder", blobs=source)
+    store = ListLogStore(SystemClock())
+
+    async def refuse(run: RunId, pages: object) -> None:
+        raise Mismatch("somebody else was first")
+
+    store.restore = refuse  # type: ignore[method-assign,assignment]
+    with pytest.raises(Mismatch, match="was first"):
+        await import_log(tmp_path / "folder", store, FolderBlobs(home))
+    assert [one for one in home.rglob("*") if one.name != "blobs"] == []
+
+
+async def test_an_imported_run_is_set_aside(open_store, tmp_path: Path) -> None:
+    """It is a record until somebody takes it up; the same import again does not change that, a deletion forgets it."""
+    await export_log(await made_log(9), tmp_path / "log.jsonl")
+    async with open_store() as store:
+        assert await store.set_aside() == frozenset()
+        await import_log(tmp_path / "log.jsonl", store)
+        assert (await store.runs(), await store.set_aside()) == ([RUN], {RUN})
+        await store.take_up(RUN)
+        await import_log(tmp_path / "log.jsonl", store)
+        assert await store.set_aside() == frozenset()
+        await store.delete(RUN)
+        await import_log(tmp_path / "log.jsonl", store)
+        assert await store.set_aside() == {RUN}
+        await store.delete(RUN)
+        assert await store.set_aside() == frozenset()

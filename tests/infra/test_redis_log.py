@@ -7,13 +7,13 @@ import pytest
 from redis.asyncio.connection import AbstractConnection
 
 from events.codec import draft
-from events.errors import VersionGap
+from events.errors import Mismatch, VersionGap
 from events.ids import Position, RunId, Version, episode_stream
 from events.kinds import Executed, Noted, Usage
 from events.log import Draft
 from infra.clock import SystemClock
 from infra.redis_client import Durability, connected
-from infra.redis_log import RedisLog, RedisLogStore
+from infra.redis_log import RedisLog, RedisLogStore, index_key, log_key
 from runtime.ports import Appended, Origin
 
 RUN = RunId("r-1")
@@ -106,3 +106,32 @@ async def test_a_durable_append_waits_on_its_own_connection(
         assert len(asked) == 2
         assert [mine[place - 1][1] for place in asked] == ["EVALSHA", "EVAL"]
         assert all(mine[place][0] == mine[place - 1][0] for place in asked)
+
+
+@pytest.mark.parametrize("cut", ["front", "tail", "middle", "all", "index", "one more"])
+async def test_a_stream_that_was_cut_by_hand_takes_no_event(
+    cut: str, each_redis_server: Any, redis_prefix: str
+) -> None:
+    """What is left is told with both counts; nothing is written, be it new or there already."""
+    async with connected(each_redis_server.url) as redis:
+        log = RedisLogStore(redis, redis_prefix, SystemClock(), "here").open(RUN)
+        await put(log, "a", "b", "c")
+        key = log_key(redis_prefix, RUN)
+        match cut:
+            case "front":
+                await redis.xtrim(key, minid="2-0", approximate=False)
+            case "tail":
+                await redis.xdel(key, "3-0")
+            case "middle":
+                await redis.xdel(key, "2-0")
+            case "all":
+                await redis.delete(key)
+            case "index":
+                await redis.delete(index_key(redis_prefix, RUN))
+            case _:
+                await redis.xadd(key, {"kind": "noted"})
+        length = await redis.xlen(key)
+        for topics in (["a", "b", "c"], ["a", "b", "c", "d"]):
+            with pytest.raises(Mismatch, match=f"run {RUN}: its stream holds {length} events, its index counts"):
+                await put(log, *topics)
+        assert await redis.xlen(key) == length

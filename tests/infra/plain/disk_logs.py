@@ -2,16 +2,18 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from events.codec import draft
 from events.ids import Position, RunId, StreamId, Version, episode_stream
 from events.kinds import Noted
 from events.log import Draft, Recorded
+from infra.calls import CallRecord
 from infra.clock import SystemClock
 from infra.list_log import ListLog
 from infra.segments import SegmentLog
-from runtime.ports import Origin
+from runtime.ports import Origin, TokenUsage
 
 GOLDEN = sorted((Path(__file__).parents[2] / "golden").glob("schema-*/*.jsonl"))
 RUN = RunId("r-1")
@@ -34,6 +36,16 @@ async def made_log(count: int, run: RunId = RUN) -> ListLog:
         origin = Origin(cause=f"{run}/run/1" if i % 3 else None, attempt=1 + i % 2)
         await log.append(streams[i % 4], Version(i // 4 + 1), [noted(str(i))], origin)
     return log
+
+
+def call(ordinal: int) -> bytes:
+    """A recorded model call."""
+    return msgspec.json.encode(
+        CallRecord(
+            id=f"episode-0/planning/{ordinal}", role="planner", model="m", usage=TokenUsage(), latency_ms=1,
+            finish_reason="stop", messages="a" * 64, request="b" * 64, answer="c" * 64, sha256="d" * 64, at="now",
+        )
+    )  # fmt: skip
 
 
 async def read_all(log: SegmentLog | ListLog, after: int = 0) -> list[Recorded]:
