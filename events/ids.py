@@ -4,6 +4,7 @@ A memory id is `<stage>-<t>` or `<stage>-<t>-<k>`, with `<origin run>.` before i
 """
 
 import re
+from functools import lru_cache
 from typing import Literal, NewType, cast
 
 from events.errors import BadInput
@@ -28,9 +29,11 @@ RUN_STREAM = StreamId("run")
 PROJECTOR_STREAM = StreamId("projector")
 
 _RUN = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
-_EPISODE = re.compile(r"episode-(0|[1-9][0-9]*)")
+#: up to 18 digits: a number that every reader can hold, whatever a hostile log says
+_NUMBER = "0|[1-9][0-9]{0,17}"
+_EPISODE = re.compile(rf"episode-({_NUMBER})")
 _MEMORY = re.compile(
-    r"(?:(?P<origin>[a-z0-9][a-z0-9-]{0,62})\.)?(?P<stage>planning|execution)-(?P<t>0|[1-9][0-9]*)(?:-(?P<k>0|[1-9][0-9]*))?"
+    rf"(?:(?P<origin>[a-z0-9][a-z0-9-]{{0,62}})\.)?(?P<stage>planning|execution)-(?P<t>{_NUMBER})(?:-(?P<k>{_NUMBER}))?"
 )
 
 #: what memory ids sort by: (has origin, origin, stage, t, has k, k)
@@ -85,6 +88,8 @@ def seeded_id(origin: RunId, memory: MemoryId) -> MemoryId:
     return memory if "." in memory else MemoryId(f"{origin}.{memory}")
 
 
+# The ids of a bank recur in every event: parsed once each.
+@lru_cache(maxsize=1 << 16)
 def memory_order(memory: str) -> MemoryOrder:
     """What ids sort by: origin (none first, then code points), planning before execution, t, k (none first).
 

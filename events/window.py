@@ -6,6 +6,9 @@ from events.bank import Banks
 from events.ids import BankVersion
 from events.kinds import RunConfig
 
+#: more versions than any run has, and what a deque can count
+_MOST = 1 << 60
+
 
 class Window:
     """The newest ones: an open episode t reads max(0, t+1-L), and t is not folded yet. A frozen run reads version 0."""
@@ -13,7 +16,8 @@ class Window:
     def __init__(self, config: RunConfig, seed: Banks) -> None:
         lag = config.lag if config.lag != "latest" else 0
         # Twice the concurrency: in `latest` mode a slow episode's version may be that far behind.
-        self._newest: deque[Banks] = deque([seed], maxlen=lag + 2 * config.concurrency + 1)
+        held = min(lag + 2 * config.concurrency + 1, _MOST)
+        self._newest: deque[Banks] = deque([seed], maxlen=held)
         self._seed = seed if config.frozen else None
 
     def add(self, banks: Banks) -> None:
