@@ -203,6 +203,6 @@ async def test_two_restores_of_one_run_never_mix(each_redis_server: Any, redis_p
             assert found in [[one.data for one in await log.read(START, 100)] for log in logs]
             keys = [key async for key in redis.scan_iter(match=f"{redis_prefix}:*")]
             assert len(keys) == 4
-            assert [await redis.ttl(key) for key in keys] == [-1, -1, -1]
+            assert [await redis.ttl(key) for key in keys] == [-1, -1, -1, -1]
             await store.delete(RunId("r"))
     assert len(told) == 5
