@@ -1,0 +1,226 @@
+"""A log's state at one position as bytes, and back: what lets a reader begin there, without the events before.
+
+Derived from the log and never an input of it: a reader that cannot use one folds the log instead, with the same result.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from events.bank import Banks, Item, Shelf
+from events.codec import canonical, decode
+from events.errors import FoldMismatch, UnreadableEvent
+from events.fold import State
+from events.ids import STAGES, BankVersion, Position, RunId, memory_order
+from events.kinds import Abandoned, AnyEvent, Diagnosed, Executed, Planned, RunStarted, Scored, SeededItem
+from events.log import Recorded
+
+#: the format that is written, and the only one that is read
+FORMAT = 1
+
+#: kinds that `Tally.count` looks into
+_COUNTED = frozenset({"planned", "executed", "scored", "diagnosed", "abandoned"})
+
+
+class Tally(Struct, kw_only=True):
+    """What a log's episodes came to, up to one position."""
+
+    #: episode streams
+    episodes: int = 0
+    scored: int = 0
+    #: episodes with s_t
+    successes: int = 0
+    diagnosed: int = 0
+    #: of diagnoses with a judgement
+    labels: dict[str, int] = msgspec.field(default_factory=dict)
+    #: of those without one, by reason
+    degraded: dict[str, int] = msgspec.field(default_factory=dict)
+    abandoned: int = 0
+    #: model calls
+    calls: int = 0
+
+    def count(self, recorded: Recorded) -> None:
+        """One more event of the log.
+
+        Raises:
+            UnreadableEvent: as `events.codec.decode`.
+        """
+        if recorded.kind in _COUNTED or (recorded.version == 1 and recorded.stream.startswith("episode-")):
+            self.episodes += recorded.version == 1
+            if recorded.kind in _COUNTED:
+                self._count(decode(recorded))
+
+    def _count(self, event: AnyEvent) -> None:
+        match event:
+            case Planned() | Executed():
+                self.calls += event.usage.calls
+            case Scored():
+                self.scored += 1
+                self.successes += event.success
+            case Diagnosed():
+                self.diagnosed += 1
+                self.calls += event.usage.calls
+                if event.degraded is None:
+                    self.labels = dict(Counter(self.labels) + Counter([event.label]))
+                else:
+                    self.degraded = dict(Counter(self.degraded) + Counter([event.degraded]))
+            case Abandoned():
+                self.abandoned += 1
+            case _:
+                pass
+
+
+class Checkpoint(Struct, frozen=True, kw_only=True):
+    """What a log says up to a position."""
+
+    state: State
+    tally: Tally
+
+
+class _Waiting(Struct, frozen=True, kw_only=True):
+    """An episode that has ended and is not folded; None = abandoned."""
+
+    episode: int
+    diagnosed: Diagnosed | None
+
+
+class _Written(Struct, frozen=True, kw_only=True):
+    format: int
+    #: kind -> the schema its fields have here
+    schemas: dict[str, int]
+    run: RunId
+    position: Position
+    bank_version: BankVersion
+    #: of the banks
+    digest: str
+    header: RunStarted
+    tasks: list[str]
+    #: in id order
+    items: list[SeededItem]
+    waiting: list[_Waiting]
+    tally: Tally
+
+
+class _Format(Struct):
+    format: int
+    schemas: dict[str, int]
+
+
+def _schemas() -> dict[str, int]:
+    return {kind.KIND: kind.SCHEMA for kind in (RunStarted, Diagnosed)}
+
+
+def written(checkpoint: Checkpoint) -> bytes:
+    """Canonical JSON, to be read by `read`.
+
+    Raises:
+        UnreadableEvent: the log has not begun.
+    """
+    state, banks = checkpoint.state, checkpoint.state.banks
+    plain: dict[str, Any] = {
+        "format": FORMAT,
+        "schemas": _schemas(),
+        "run": state.run,
+        "position": state.position,
+        "bank_version": banks.version,
+        "digest": banks.digest(),
+        "header": state.begun(),
+        "tasks": state.tasks,
+        "items": [_kept(banks, item) for item in banks],
+        "waiting": [_Waiting(episode=t, diagnosed=state.waiting[t]) for t in sorted(state.waiting)],
+        "tally": checkpoint.tally,
+    }
+    return canonical(plain)
+
+
+def _kept(banks: Banks, item: Item) -> SeededItem:
+    return SeededItem(
+        bank=item.bank,
+        id=item.id,
+        scenario=item.scenario,
+        experience=item.experience,
+        delta_sum=item.delta_sum,
+        n=item.n,
+        bullets=item.bullets,
+        sources=list(item.sources),
+        seeded_sources=item.seeded_sources,
+        inserted_at=item.inserted_at,
+        changed_at=item.changed_at,
+        scenario_vector=banks.scenario_vector(item),
+        experience_vectors=banks.experience_vectors(item),
+    )
+
+
+def read(data: bytes, where: str) -> Checkpoint:
+    """The checkpoint that `data` holds; its banks have the digest that it names.
+
+    Args:
+        data: as `written` makes it.
+        where: names it in errors.
+
+    Raises:
+        UnreadableEvent: no checkpoint, or one of other code: of another format or schema.
+        NotAUnitVector: a vector that is none.
+        FoldMismatch: the banks have another digest.
+    """
+    try:
+        made = msgspec.json.decode(data, type=_Format)
+        if (made.format, made.schemas) != (FORMAT, _schemas()):
+            raise UnreadableEvent(where, f"a checkpoint of other code: format {made.format}, schemas {made.schemas}")
+        one = msgspec.json.decode(data, type=_Written)
+    except (ValueError, RecursionError) as error:
+        raise UnreadableEvent(where, str(error)) from error
+    banks = _banks(one.bank_version, one.items)
+    if (digest := banks.digest()) != one.digest:
+        raise FoldMismatch(f"{where}, bank version {one.bank_version}", "digest", one.digest, digest)
+    state = State(
+        run=one.run,
+        header=one.header,
+        tasks=tuple(one.tasks),
+        banks=banks,
+        waiting={waiting.episode: waiting.diagnosed for waiting in one.waiting},
+        position=one.position,
+    )
+    return Checkpoint(state=state, tally=one.tally)
+
+
+def _banks(version: BankVersion, items: Iterable[SeededItem]) -> Banks:
+    shelves = {stage: Shelf() for stage in STAGES}
+    live: dict[Any, Item | None] = {}
+    for one in items:
+        shelf = shelves[one.bank]
+        scenarios, row = shelf.scenarios.appended(one.scenario_vector, one.id)
+        experiences, rows = shelf.experiences, list[int]()
+        for vector in one.experience_vectors:
+            experiences, at = experiences.appended(vector, one.id)
+            rows.append(at)
+        shelves[one.bank] = Shelf(scenarios, experiences)
+        order = memory_order(one.id)
+        live[order] = Item(
+            id=one.id,
+            bank=one.bank,
+            scenario=one.scenario,
+            experience=one.experience,
+            bullets=one.bullets,
+            scenario_row=row,
+            experience_rows=tuple(rows),
+            scenario_sha256=hashlib.sha256(one.scenario_vector.q24).hexdigest(),
+            experience_sha256s=tuple(hashlib.sha256(vector.q24).hexdigest() for vector in one.experience_vectors),
+            delta_sum=one.delta_sum,
+            n=one.n,
+            sources=tuple(one.sources),
+            seeded_sources=one.seeded_sources,
+            inserted_at=BankVersion(one.inserted_at),
+            changed_at=BankVersion(one.changed_at),
+            order=order,
+        )
+    return Banks(
+        version=version,
+        items=Banks().items.updated(live),
+        planning=shelves["planning"],
+        execution=shelves["execution"],
+    )
