@@ -18,6 +18,8 @@ SEED = 20260
 MAX_STEPS = 30
 MAX_ERRORS = 10
 
+_MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
@@ -29,14 +31,32 @@ class Family:
     text: str
     #: the preparation that must come before the first lasting step
     preparation: str
-    #: which argument has a convention: (tool, argument)
-    convention: tuple[str, str]
-    #: the facts of an order -> that argument as it must be written
-    written: Callable[[dict[str, Any]], str]
-    #: the same as somebody writes it who does not know
-    naive: Callable[[dict[str, Any]], str]
+    #: the lasting step whose argument has a convention
+    convention: str
+    #: the fact as the order says it -> that argument as it must be written
+    written: Callable[[str], str]
     #: what the tool says it understood; {value} is what it got
     understood: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lasting:
+    """A step that cannot be undone. It takes one fact of the order, by the name the order gives it."""
+
+    tool: str
+    description: str
+    fact: str
+    #: what the tool says of its argument
+    about: str
+    #: 2400 and 2400.0 are the same mass, but '007' is not the quay '7'
+    number: bool = False
+
+    def same(self, got: str, wanted: str) -> bool:
+        """Whether two ways to write the argument mean the same."""
+        try:
+            return got == wanted or (self.number and float(got) == float(wanted))
+        except ValueError:
+            return False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +66,22 @@ class Domain:
     name: str
     #: tool -> what it says it does
     preparations: dict[str, str]
-    #: tool -> (what it says it does, argument, what the argument says it is, the fact it takes)
-    lasting: dict[str, tuple[str, str, str, str]]
+    lasting: tuple[Lasting, ...]
+    #: the facts of an order beside its number and count, from the dice
+    facts: Callable[[random.Random, str], dict[str, str]]
+
+
+def _parcel(dice: random.Random, family: str) -> dict[str, str]:
+    mass, dock = f"{dice.randrange(11, 99) / 10:.1f}", str(dice.randrange(1, 10))
+    return {"mass": str(dice.randrange(12, 99) * 100) if family == "bulk" else mass, "dock": dock}
+
+
+def _payment(dice: random.Random, family: str) -> dict[str, str]:
+    del family
+    return {
+        "amount": f"{dice.randrange(505, 9995) / 100:.2f}",
+        "day": f"{dice.randrange(1, 29)} {dice.choice(_MONTHS)}",
+    }
 
 
 DOMAINS = {
@@ -59,10 +93,17 @@ DOMAINS = {
             "declare": "File the papers of an order with the authorities.",
             "reserve": "Block the heavy lift for an order.",
         },
-        lasting={
-            "pack": ("Pack an order and print its label.", "mass", "Mass for the label.", "mass"),
-            "ship": ("Send a packed order out.", "dock", "Dock it leaves from.", "dock"),
-        },
+        lasting=(
+            Lasting(
+                tool="pack",
+                description="Pack an order and print its label.",
+                fact="mass",
+                about="Mass for the label.",
+                number=True,
+            ),
+            Lasting(tool="ship", description="Send a packed order out.", fact="dock", about="Dock it leaves from."),
+        ),
+        facts=_parcel,
     ),
     "shop": Domain(
         name="shop",
@@ -72,97 +113,24 @@ DOMAINS = {
             "recall": "Send the customer a return label.",
             "compare": "File the competing offer with its source.",
         },
-        lasting={
-            "refund": ("Pay money back for an order.", "amount", "Amount to pay.", "amount"),
-            "confirm": ("Write to the customer and close the order.", "day", "Day the money arrives.", "day"),
-        },
+        lasting=(
+            Lasting(
+                tool="refund",
+                description="Pay money back for an order.",
+                fact="amount",
+                about="Amount to pay.",
+                number=True,
+            ),
+            Lasting(
+                tool="confirm",
+                description="Write to the customer and close the order.",
+                fact="day",
+                about="Day the money arrives.",
+            ),
+        ),
+        facts=_payment,
     ),
 }
-
-_MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August")
-
-FAMILIES = (
-    Family(
-        name="fragile",
-        domain="warehouse",
-        text="Order {order}: {count} glass lamps (fragile), {mass} kg in all. Send it out from dock {dock}.",
-        preparation="inspect",
-        convention=("pack", "mass"),
-        written=lambda facts: str(round(float(facts["mass"]) * 1000)),
-        naive=lambda facts: str(facts["mass"]),
-        understood="label printed: {value} g",
-    ),
-    Family(
-        name="frozen",
-        domain="warehouse",
-        text="Order {order}: {count} boxes of frozen fish, {mass} kg in all. Send it out from dock {dock}.",
-        preparation="chill",
-        convention=("ship", "dock"),
-        written=lambda facts: f"C-{facts['dock']}",
-        naive=lambda facts: str(facts["dock"]),
-        understood="left from gate {value}; cold gates are named C-1 to C-9",
-    ),
-    Family(
-        name="export",
-        domain="warehouse",
-        text="Order {order}: {count} sewing machines for export, {mass} kg in all. Send it out from dock {dock}.",
-        preparation="declare",
-        convention=("ship", "dock"),
-        written=lambda facts: f"{int(facts['dock']):03d}",
-        naive=lambda facts: str(facts["dock"]),
-        understood="left from quay '{value}'; quays of the customs yard run from '001' to '009'",
-    ),
-    Family(
-        name="bulk",
-        domain="warehouse",
-        text="Order {order}: {count} pallets of cement in bulk, {mass} kg in all. Send it out from dock {dock}.",
-        preparation="reserve",
-        convention=("pack", "mass"),
-        written=lambda facts: f"{float(facts['mass']) / 1000:.4f}",
-        naive=lambda facts: str(facts["mass"]),
-        understood="freight label printed: {value} t",
-    ),
-    Family(
-        name="gift",
-        domain="shop",
-        text="Order {order} was a gift and comes back. Pay {amount} euro back; the money arrives on {day}.",
-        preparation="verify",
-        convention=("refund", "amount"),
-        written=lambda facts: str(round(float(facts["amount"]) * 100)),
-        naive=lambda facts: str(facts["amount"]),
-        understood="paid out on the gift card: {value} cents",
-    ),
-    Family(
-        name="subscription",
-        domain="shop",
-        text="The subscription of order {order} ends. Pay {amount} euro back; the money arrives on {day}.",
-        preparation="freeze",
-        convention=("confirm", "day"),
-        written=lambda facts: _iso(facts["day"]),
-        naive=lambda facts: str(facts["day"]),
-        understood="billing calendar entry made for '{value}'; the calendar reads YYYY-MM-DD",
-    ),
-    Family(
-        name="exchange",
-        domain="shop",
-        text="Order {order} is an exchange for a cheaper one. Pay {amount} euro back; the money arrives on {day}.",
-        preparation="recall",
-        convention=("confirm", "day"),
-        written=lambda facts: _slashed(facts["day"]),
-        naive=lambda facts: str(facts["day"]),
-        understood="return slip dated '{value}'; slips are dated DD/MM/2026",
-    ),
-    Family(
-        name="match",
-        domain="shop",
-        text="Order {order} was cheaper elsewhere (price match). Pay {amount} euro back; the money arrives on {day}.",
-        preparation="compare",
-        convention=("refund", "amount"),
-        written=lambda facts: f"-{facts['amount']}",
-        naive=lambda facts: str(facts["amount"]),
-        understood="price corrected by {value} euro",
-    ),
-)
 
 
 def _iso(day: str) -> str:
@@ -173,6 +141,82 @@ def _iso(day: str) -> str:
 def _slashed(day: str) -> str:
     number, month = day.split(" ")
     return f"{int(number):02d}/{_MONTHS.index(month) + 1:02d}/2026"
+
+
+FAMILIES = (
+    Family(
+        name="fragile",
+        domain="warehouse",
+        text="Order {order}: {count} glass lamps (fragile), {mass} kg in all. Send it out from dock {dock}.",
+        preparation="inspect",
+        convention="pack",
+        written=lambda mass: str(round(float(mass) * 1000)),
+        understood="label printed: {value} g",
+    ),
+    Family(
+        name="frozen",
+        domain="warehouse",
+        text="Order {order}: {count} boxes of frozen fish, {mass} kg in all. Send it out from dock {dock}.",
+        preparation="chill",
+        convention="ship",
+        written=lambda dock: f"C-{dock}",
+        understood="left from gate {value}; cold gates are named C-1 to C-9",
+    ),
+    Family(
+        name="export",
+        domain="warehouse",
+        text="Order {order}: {count} sewing machines for export, {mass} kg in all. Send it out from dock {dock}.",
+        preparation="declare",
+        convention="ship",
+        written=lambda dock: f"{int(dock):03d}",
+        understood="left from quay '{value}'; quays of the customs yard run from '001' to '009'",
+    ),
+    Family(
+        name="bulk",
+        domain="warehouse",
+        text="Order {order}: {count} pallets of cement in bulk, {mass} kg in all. Send it out from dock {dock}.",
+        preparation="reserve",
+        convention="pack",
+        written=lambda mass: f"{float(mass) / 1000:.4f}",
+        understood="freight label printed: {value} t",
+    ),
+    Family(
+        name="gift",
+        domain="shop",
+        text="Order {order} was a gift and comes back. Pay {amount} euro back; the money arrives on {day}.",
+        preparation="verify",
+        convention="refund",
+        written=lambda amount: str(round(float(amount) * 100)),
+        understood="paid out on the gift card: {value} cents",
+    ),
+    Family(
+        name="subscription",
+        domain="shop",
+        text="The subscription of order {order} ends. Pay {amount} euro back; the money arrives on {day}.",
+        preparation="freeze",
+        convention="confirm",
+        written=_iso,
+        understood="billing calendar entry made for '{value}'; the calendar reads YYYY-MM-DD",
+    ),
+    Family(
+        name="exchange",
+        domain="shop",
+        text="Order {order} is an exchange for a cheaper one. Pay {amount} euro back; the money arrives on {day}.",
+        preparation="recall",
+        convention="confirm",
+        written=_slashed,
+        understood="return slip dated '{value}'; slips are dated DD/MM/2026",
+    ),
+    Family(
+        name="match",
+        domain="shop",
+        text="Order {order} was cheaper elsewhere (price match). Pay {amount} euro back; the money arrives on {day}.",
+        preparation="compare",
+        convention="refund",
+        written=lambda amount: f"-{amount}",
+        understood="price corrected by {value} euro",
+    ),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,11 +234,9 @@ class Order:
 
     def arguments(self, *, naive: bool) -> dict[str, str]:
         """Lasting step -> how its argument is written, by one who knows the convention or one who does not."""
-        lasting = DOMAINS[self.family.domain].lasting
-        arguments = {tool: str(self.facts[fact]) for tool, (_, _, _, fact) in lasting.items()}
-        write = self.family.naive if naive else self.family.written
-        arguments[self.family.convention[0]] = write(self.facts)
-        return arguments
+        plain = {step.tool: str(self.facts[step.fact]) for step in DOMAINS[self.family.domain].lasting}
+        known = {self.family.convention: self.family.written(plain[self.family.convention])}
+        return plain if naive else plain | known
 
 
 @dataclass(kw_only=True)
@@ -230,16 +272,16 @@ class Episode:
                 raise ValueError(f"{name} was done already")
             self.prepared.append(name)
             return f"{name}: done for order {number}"
-        if name in domain.lasting:
-            return self._last(name, arguments)
+        for step in domain.lasting:
+            if name == step.tool:
+                return self._last(step, arguments)
         raise ValueError(f"there is no tool {name!r}")
 
-    def _last(self, name: str, arguments: dict[str, Any]) -> str:
-        domain, family = DOMAINS[self.order.family.domain], self.order.family
-        argument = domain.lasting[name][1]
-        if argument not in arguments:
-            raise ValueError(f"{name} needs {argument}")
-        steps = list(domain.lasting)
+    def _last(self, step: Lasting, arguments: dict[str, Any]) -> str:
+        family, name = self.order.family, step.tool
+        if step.fact not in arguments:
+            raise ValueError(f"{name} needs {step.fact}")
+        steps = [one.tool for one in DOMAINS[family.domain].lasting]
         missing = [earlier for earlier in steps[: steps.index(name)] if earlier not in self.lasted]
         if missing:
             raise ValueError(f"{name} comes after {missing[0]}")
@@ -247,52 +289,33 @@ class Episode:
             raise ValueError(f"{name} was done already and cannot be undone")
         if not self.lasted:
             self.prepared_in_time = tuple(self.prepared)
-        value = self.lasted[name] = str(arguments[argument])
-        said = family.understood.format(value=value) if family.convention[0] == name else f"{name}: {value}"
+        value = self.lasted[name] = str(arguments[step.fact])
+        said = family.understood.format(value=value) if family.convention == name else f"{name}: {value}"
         if name == steps[0] and set(self.prepared) != {family.preparation}:
             said += f"; remark: papers of a {family.name} order not in order, filed were {self.prepared or 'none'}"
         return said
 
     def succeeded(self) -> bool:
         """Whether the order was prepared as its family needs, no more and in time, and every argument is right."""
-        expected = self.order.arguments(naive=False)
-        needed = {self.order.family.preparation}
+        wanted, needed = self.order.arguments(naive=False), {self.order.family.preparation}
         in_time = set(self.prepared_in_time) == needed == set(self.prepared)
-        return in_time and set(self.lasted) == set(expected) and all(map(self._right, expected.items()))
-
-    def _right(self, step: tuple[str, str]) -> bool:
-        tool, wanted = step
-        got = self.lasted[tool]
-        try:  # 2400 and 2400.0 are the same mass, but '007' is not the quay '7'
-            return got == wanted or (
-                self.order.family.convention[1] in {"mass", "amount"} and float(got) == float(wanted)
-            )
-        except ValueError:
-            return False
+        steps = DOMAINS[self.order.family.domain].lasting
+        return in_time and all(
+            step.tool in self.lasted and step.same(self.lasted[step.tool], wanted[step.tool]) for step in steps
+        )
 
 
 def orders() -> list[Order]:
     """Every task in canonical order: by domain, inside a domain the families take turns."""
     everything = []
-    for name in DOMAINS:
-        dice = random.Random(f"{SEED}-{name}")  # noqa: S311 - tasks, not secrets
-        families = [family for family in FAMILIES if family.domain == name]
+    for domain in DOMAINS.values():
+        dice = random.Random(f"{SEED}-{domain.name}")  # noqa: S311 - tasks, not secrets
+        families = [family for family in FAMILIES if family.domain == domain.name]
         for index in range(ORDERS_A_FAMILY):
             for family in families:
-                facts: dict[str, Any] = {
-                    "order": f"{name[0].upper()}-{dice.randrange(1000, 9999)}",
-                    "count": dice.randrange(2, 9),
-                }
-                if name == "warehouse":
-                    facts |= {"mass": f"{dice.randrange(11, 99) / 10:.1f}", "dock": str(dice.randrange(1, 10))}
-                    if family.name == "bulk":
-                        facts["mass"] = str(dice.randrange(12, 99) * 100)
-                else:
-                    facts |= {
-                        "amount": f"{dice.randrange(505, 9995) / 100:.2f}",
-                        "day": f"{dice.randrange(1, 29)} {dice.choice(_MONTHS)}",
-                    }
-                everything.append(Order(task_id=f"{name}-{family.name}-{index}", family=family, facts=facts))
+                number = f"{domain.name[0].upper()}-{dice.randrange(1000, 9999)}"
+                facts = {"order": number, "count": dice.randrange(2, 9), **domain.facts(dice, family.name)}
+                everything.append(Order(task_id=f"{domain.name}-{family.name}-{index}", family=family, facts=facts))
     return everything
 
 
@@ -309,10 +332,7 @@ def tools(domain: Domain) -> list[dict[str, Any]]:
     return [
         tool("look_up", "Show what is known about an order."),
         *(tool(name, description) for name, description in domain.preparations.items()),
-        *(
-            tool(name, description, argument, about)
-            for name, (description, argument, about, _) in domain.lasting.items()
-        ),
+        *(tool(step.tool, step.description, step.fact, step.about) for step in domain.lasting),
     ]
 
 
@@ -427,10 +447,10 @@ class Toy:
 
     @staticmethod
     def _script(order: Order, prepared: list[str], arguments: dict[str, str]) -> list[dict[str, Any]]:
-        number, lasting = order.facts["order"], DOMAINS[order.family.domain].lasting
+        number = order.facts["order"]
         calls: list[tuple[str, dict[str, str]]] = [("look_up", {})]
         calls += [(name, {}) for name in prepared]
-        calls += [(name, {lasting[name][1]: value}) for name, value in arguments.items()]
+        calls += [(step.tool, {step.fact: arguments[step.tool]}) for step in DOMAINS[order.family.domain].lasting]
         messages: list[dict[str, Any]] = [
             {
                 "role": "assistant",
