@@ -129,6 +129,23 @@ async def test_a_run_is_deleted_by_itself(open_store) -> None:
         assert await store.blobs.get(OTHER, other) == b"a"
 
 
+async def test_bodies_are_discarded_one_by_one(open_store) -> None:
+    """Those that are named and there; the others stay, and what was discarded can be put again."""
+    async with open_store() as store:
+        names = [await store.blobs.put(RUN, body) for body in (b"a", b"b", b"c")]
+        other = await store.blobs.put(OTHER, b"a")
+        await store.blobs.discard(RUN, [names[0], names[2], "0" * 64])
+        await store.blobs.discard(RUN, [])
+        assert await store.blobs.hashes(RUN) == [names[1]]
+        assert await store.blobs.get(OTHER, other) == b"a"
+        with pytest.raises(MissingBlob, match="not there"):
+            await store.blobs.get(RUN, names[0])
+        await store.blobs.discard(RUN, names)
+        assert await store.blobs.hashes(RUN) == []
+        assert await store.blobs.put(RUN, b"a") == names[0]
+        assert await store.blobs.get(RUN, names[0]) == b"a"
+
+
 async def test_messages_are_stored_once_and_come_back_in_order(open_store) -> None:
     """A list names its messages by hash: two requests that share a beginning share its bodies."""
     async with open_store() as store:
