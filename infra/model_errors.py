@@ -1,15 +1,18 @@
 """What an endpoint's failure means: one table, by condition. Everything that retries, gives up or stops looks here.
 
-| condition | action |
-|---|---|
-| no connection, time-out, 408, 409, 425, 429, 5xx | try again, later |
-| 200 that holds no completion (HTML, an event stream, no choices, half an object) | try again, twice at most |
-| 500 with the same body twice in a row | refuse: this request poisons the server |
-| a Retry-After beyond `LONGEST_RETRY_AFTER_S`, `x-should-retry: false` | give up |
-| response_format, max_tokens or temperature refused | ask in another way; not counted as a try |
-| context overflow, whatever the status | refuse |
-| other 4xx | refuse |
-| 401, 402, 403, a used-up quota, an unknown model, any 404, a redirect | stop the run |
+| condition | action | when the tries are used up |
+|---|---|---|
+| no connection: refused, no such host, TLS, a proxy's refusal, too slow to connect | try again, later | stop the run |
+| a connection that breaks, time-out, 408, 409, 425, 429, 5xx | try again, later | unavailable |
+| 200 without a completion (HTML, a stream, no choices, half an object) | try again, twice at most | unavailable |
+| 500 with the same body twice in a row | refuse: this request poisons the server | |
+| a Retry-After beyond `LONGEST_RETRY_AFTER_S`, `x-should-retry: false` | give up | unavailable |
+| response_format, max_tokens or temperature refused | ask in another way; not counted as a try | |
+| context overflow, whatever the status | refuse | |
+| other 4xx | refuse | |
+| 401, 402, 403, a used-up quota, an unknown model, any 404, a redirect | stop the run | |
+
+"Unavailable" may be about one request; whether it is about the endpoint after all is counted in `infra.breaker`.
 
 Endpoints word the same condition differently, and some echo the request in their error. What is matched is therefore
 the error's own fields, not the whole body, and no word that a task might contain by itself.
@@ -22,6 +25,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Literal
+
+from infra.redaction import redacted_strictly
 
 #: `give_up` = unavailable at once; `change` = ask the same in another way
 Action = Literal["retry", "give_up", "change", "refuse", "stop"]
@@ -37,6 +42,8 @@ LONGEST_PAUSE_S, LONGEST_WARM_UP_PAUSE_S = 120.0, 5.0
 
 #: how much of what an error says is matched, and shown, characters
 _MATCHED, _SHOWN = 2000, 300
+#: the transport's errors before there is a connection
+_NO_CONNECTION = frozenset({"ConnectError", "ConnectTimeout", "ProxyError"})
 
 _CONTEXT = re.compile(
     r"context[ _](?:length|size|window|limit)|maximum context|exceed_context|too many (?:input )?tokens"
@@ -68,17 +75,23 @@ class Failure:
     #: a short word for counts and logs
     kind: str
     action: Action
-    #: one line; what an endpoint says, so a key or a prompt may stand in it until `without` takes the key out
+    #: what an endpoint says, as long as it is and with whatever secrets it holds: for others only as `shown`
     reason: str
     status: int | None = None
     #: what the server asked for, seconds in [0, LONGEST_RETRY_AFTER_S]
     retry_after_s: float | None = None
     #: with `change` only
     capability: Capability | None = None
+    #: with `retry` only: whether nothing could be connected to, so that no other request would fare better
+    unreached: bool = False
 
-    def without(self, secret: str) -> "Failure":
-        """The same, with `secret` blotted out of the reason."""
-        return replace(self, reason=self.reason.replace(secret, "***")) if secret else self
+    def shown(self, secret: str) -> "Failure":
+        """The same with a reason that may be shown and kept: one short line, without `secret` and what looks like one.
+
+        Args:
+            secret: the key that was sent, which need not look like one; "" = none.
+        """
+        return replace(self, reason=said(self.reason, secret))
 
 
 class Failed(Exception):
@@ -99,7 +112,7 @@ def of_status(status: int, body: str, headers: Mapping[str, str], now: datetime)
         now: what a Retry-After date is compared with.
     """
     told = _told(body)
-    reason = f"{status} {one_line(told)}".strip()
+    reason = f"{status} {told}".strip()
     failure = _of_words(status, told, reason)
     if failure is not None:
         return failure
@@ -108,8 +121,8 @@ def of_status(status: int, body: str, headers: Mapping[str, str], now: datetime)
     if status == 404:
         return Failure(kind="not_found", action="stop", reason=reason, status=status)
     if 300 <= status < 400:
-        target = one_line(headers.get("location", "elsewhere"))
-        told = f"{status}: the endpoint redirects to {target}; give that address as base_url if you trust it"
+        target = headers.get("location", "elsewhere")
+        told = f"{status}: the endpoint redirects; give its target as base_url if you trust it: {target}"
         return Failure(kind="redirect", action="stop", reason=told, status=status)
     if status in (408, 409, 425, 429) or status >= 500:
         return _later(status, told, reason, headers, now)
@@ -147,7 +160,7 @@ def _later(status: int, told: str, reason: str, headers: Mapping[str, str], now:
         kind = "warming_up"
     after = _retry_after_s(headers, now)
     if after is not None and after > LONGEST_RETRY_AFTER_S:
-        reason = f"{reason} (asks us to wait {after:.0f} s)"
+        reason = f"{status} (asks us to wait {after:.0f} s) {told}".strip()
         return Failure(kind=kind, action="give_up", reason=reason, status=status)
     action: Action = "give_up" if headers.get("x-should-retry", "").strip().lower() == "false" else "retry"
     return Failure(kind=kind, action=action, reason=reason, status=status, retry_after_s=after)
@@ -158,6 +171,11 @@ def malformed(what: str) -> Failure:
     return Failure(kind="malformed", action="retry", reason=f"200, but {what}", status=200)
 
 
+def no_json(body: bytes) -> Failure:
+    """A 200 whose body is something else."""
+    return malformed(f"no JSON: {_start(body[: 32 * _MATCHED].decode('utf-8', 'replace'))}")
+
+
 def of_error_object(error: object, now: datetime) -> Failure:
     """What an error inside a 200 means: its code where that is a status, its words otherwise."""
     code = error.get("code") if isinstance(error, dict) else None
@@ -165,7 +183,7 @@ def of_error_object(error: object, now: datetime) -> Failure:
     if isinstance(code, int) and 400 <= code < 600:
         return of_status(code, body, {}, now)
     told = _told(body)
-    failure = malformed(f"an error: {one_line(told)}")
+    failure = malformed(f"an error: {told}")
     return _of_words(400, told, failure.reason) or _of_words(429, told, failure.reason) or failure
 
 
@@ -174,16 +192,24 @@ def too_slow(timeout_s: float) -> Failure:
     return Failure(kind="timeout", action="retry", reason=f"no whole answer within {timeout_s:g} s")
 
 
-def unreachable(kind: str, error: BaseException) -> Failure:
+def unreachable(error: BaseException) -> Failure:
     """No answer at all; the SDK keeps the transport's own error as the cause of its error."""
     cause = error.__cause__ or error
-    reason = ": ".join(filter(None, (type(cause).__name__, one_line(str(cause)))))
-    return Failure(kind=kind, action="retry", reason=reason)
+    reason = ": ".join(filter(None, (type(cause).__name__, str(cause))))
+    # By name: the HTTP client is a dependency of the SDK, not of ours.
+    unreached = any(base.__name__ in _NO_CONNECTION for base in type(cause).__mro__)
+    kind = "unreachable" if unreached else "connection"
+    return Failure(kind=kind, action="retry", reason=reason, unreached=unreached)
 
 
-def one_line(text: str) -> str:
-    """`text` for a log line: white space folded, 300 characters at most."""
-    return " ".join(text.split())[:_SHOWN]
+def said(text: str, secret: str = "") -> str:
+    """What somebody else has written, for an error, a record or a log line.
+
+    White space folded, 300 characters at most, `secret` and what looks like one blotted out: before the cut, so that no
+    half of a key is left.
+    """
+    line = " ".join(text.split())
+    return redacted_strictly(line.replace(secret, "***") if secret else line)[:_SHOWN]
 
 
 def _told(body: str) -> str:
@@ -191,20 +217,26 @@ def _told(body: str) -> str:
     try:
         plain = json.loads(body)
     except (ValueError, RecursionError):
-        return body[:_MATCHED]
+        return _start(body)
     error = plain.get("error", plain) if isinstance(plain, dict) else plain
     if isinstance(error, str):
-        return error[:_MATCHED]
+        return _start(error)
     if not isinstance(error, dict):
-        return body[:_MATCHED]
+        return _start(body)
     message = next((error[name] for name in ("message", "detail", "msg") if error.get(name)), None)
     if isinstance(message, list):
         # One entry a wrong field, each with the whole input beside it: its sense is in `msg`.
         message = "; ".join(f"{one.get('loc')}: {one.get('msg')}" for one in message if isinstance(one, dict))
     if not isinstance(message, str):
-        return body[:_MATCHED]
+        return _start(body)
     named = [str(error[name]) for name in ("code", "type", "param") if isinstance(error.get(name), (str, int))]
-    return f"{message} ({', '.join(named)})"[:_MATCHED] if named else message[:_MATCHED]
+    return _start(f"{message} ({', '.join(named)})" if named else message)
+
+
+def _start(text: str) -> str:
+    """The first whole words of `text`: half of a secret looks like none."""
+    line = " ".join(text.split())
+    return line if len(line) <= _MATCHED else line[:_MATCHED].rpartition(" ")[0] or line[:_MATCHED]
 
 
 def _retry_after_s(headers: Mapping[str, str], now: datetime) -> float | None:

@@ -1,5 +1,6 @@
 """The connections to OpenAI-compatible endpoints: one SDK client per endpoint and key, for all runs of a process."""
 
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
@@ -9,9 +10,10 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import anyio
-from openai import APIConnectionError, APITimeoutError, AsyncOpenAI, DefaultAsyncHttpx2Client, Timeout
+from openai import APIConnectionError, AsyncOpenAI, DefaultAsyncHttpx2Client, Timeout
 
 from events.errors import BadInput
+from infra.breaker import Breaker
 from infra.model_errors import Failed, malformed, of_status, too_slow, unreachable
 from runtime.ports import Clock
 from runtime.settings import EndpointSettings
@@ -52,6 +54,8 @@ class Clients:
         self._clients: dict[tuple[str, str], AsyncOpenAI] = {}
         #: (base_url, model) -> what the last answered request went without
         self.abilities: dict[tuple[str, str], Abilities] = {}
+        #: (base_url, model) -> how it fares; by model, because one address may be a router to many servers
+        self.breakers: defaultdict[tuple[str, str], Breaker] = defaultdict(Breaker)
 
     def key(self, endpoint: EndpointSettings) -> str:
         """The key that is sent to `endpoint`; "" = none."""
@@ -86,10 +90,8 @@ class Clients:
                     body: bytes = response.http_response.extensions[_BODY]
         except TimeoutError as error:
             raise Failed(too_slow(limit_s)) from error
-        except APITimeoutError as error:
-            raise Failed(unreachable("timeout", error)) from error
         except APIConnectionError as error:
-            raise Failed(unreachable("connection", error)) from error
+            raise Failed(unreachable(error)) from error
         return body
 
 

@@ -12,6 +12,7 @@ import msgspec
 import structlog
 
 from events.codec import canonical
+from infra.breaker import Breaker
 from infra.model_errors import (
     LONGEST_PAUSE_S,
     LONGEST_WARM_UP_PAUSE_S,
@@ -19,8 +20,9 @@ from infra.model_errors import (
     Failed,
     Failure,
     malformed,
+    no_json,
     of_error_object,
-    one_line,
+    said,
 )
 from infra.openai_client import Abilities, Clients, Format
 from runtime.errors import ModelRefused, ModelUnavailable, RunStopped
@@ -38,8 +40,14 @@ _THINKING: dict[Thinking, dict[str, Any]] = {
     "openai": {"reasoning_effort": "none"},
 }
 
+#: how much of a name that a server gives is kept, characters
+_NAME_CHARS = 200
+
 #: thinking that no parser of the server's has taken out of the answer; without an end where the answer was cut off
 _THOUGHT = re.compile(r"\A\s*<think>(.*?)(?:</think>\s*|\Z)", re.DOTALL)
+
+#: kind of the `RunStopped` for an endpoint that can be reached and gives no answer, call after call
+DOWN = "endpoint_down"
 
 _WEAKER: dict[Format, Format] = {"json_schema": "json_object", "json_object": "text"}
 
@@ -78,6 +86,8 @@ class OpenAIModel:
         model, endpoint = self._models[request.role], self._endpoints[request.role]
         place = (endpoint.base_url, model.model)
         known = abilities = self._clients.abilities.get(place, Abilities())
+        breaker = self._clients.breakers[place]
+        given_up = breaker.given_up
         failures: list[Failure] = []
         began = self._clock.monotonic()
         while True:
@@ -87,25 +97,24 @@ class OpenAIModel:
                 body = await self._clients.post(endpoint, parameters, min(endpoint.timeout_s, left_s))
                 answer = _completion(body, request, key, datetime.fromisoformat(self._clock.utc()))
             except Failed as failed:
-                failure, cause = failed.failure.without(self._clients.key(endpoint)), failed.__cause__
+                failure, cause = failed.failure.shown(self._clients.key(endpoint)), failed.__cause__
             else:
                 # Only now: what was left out for a request that is refused all the same was not the reason. And only
                 # what this call has found out: others may have learnt more since it began.
                 if abilities != known:
                     self._clients.abilities[place] = abilities
+                breaker.answered()
                 return answer
             if (weaker := _without(abilities, failure, request)) is not None:
                 _log.info("capability_refused", model=model.model, capability=failure.capability, reason=failure.reason)
                 abilities = weaker
                 continue
             failures.append(failure)
-            if (final := self._final(failures, endpoint)) is not None:
-                raise final from cause
             pause_s = self._pause_s(failure, len(failures), endpoint)
-            if self._clock.monotonic() + pause_s >= began + endpoint.deadline_s:
-                told = f"{len(failures)} tries, and no time for another within {endpoint.deadline_s:g} s"
-                reason = f"{endpoint.base_url}: {failure.reason} ({told})"
-                raise ModelUnavailable(failure.kind, reason, failure.status) from cause
+            in_time = self._clock.monotonic() + pause_s < began + endpoint.deadline_s
+            final = self._final(failures, endpoint, in_time=in_time, hopeless=breaker.given_up > given_up)
+            if final is not None:
+                raise _counted(final, failure, breaker, endpoint) from cause
             _log.warning(
                 "model_retried", call=key.id, run_id=key.run, model_role=request.role, kind=failure.kind,
                 attempt=len(failures), pause_s=round(pause_s, 2), reason=failure.reason,
@@ -113,9 +122,16 @@ class OpenAIModel:
             await self._clock.sleep(pause_s)
 
     def _final(
-        self, failures: list[Failure], endpoint: EndpointSettings
+        self, failures: list[Failure], endpoint: EndpointSettings, *, in_time: bool, hopeless: bool
     ) -> RunStopped | ModelRefused | ModelUnavailable | None:
-        """What the last failure means after those before it; None: another try."""
+        """What the last failure means after those before it; None: another try.
+
+        Args:
+            failures: of this call, at least one.
+            endpoint: how patiently it is asked.
+            in_time: there is time for another try.
+            hopeless: another call gave the endpoint up after this one began.
+        """
         failure = failures[-1]
         told = f"{endpoint.base_url}: {failure.reason}"
         if failure.action == "stop":
@@ -126,9 +142,15 @@ class OpenAIModel:
             return ModelRefused(failure.kind, failure.reason, failure.status)
         if failure.status == 500 and failure in failures[-2:-1]:
             return ModelRefused(failure.kind, f"twice the same: {failure.reason}", failure.status)
+        tries = "1 try" if len(failures) == 1 else f"{len(failures)} tries"
+        if hopeless:
+            return RunStopped(DOWN, f"{told} ({tries}; another call gave the endpoint up)", failure.status)
         spent = sum(one.kind == "malformed" for one in failures) > MALFORMED_RETRIES
         if failure.action == "give_up" or spent or len(failures) > endpoint.retries:
-            return ModelUnavailable(failure.kind, f"{told} ({len(failures)} tries)", failure.status)
+            return ModelUnavailable(failure.kind, f"{told} ({tries})", failure.status)
+        if not in_time:
+            tries += f", and no time for another within {endpoint.deadline_s:g} s"
+            return ModelUnavailable(failure.kind, f"{told} ({tries})", failure.status)
         return None
 
     def _pause_s(self, failure: Failure, tries: int, endpoint: EndpointSettings) -> float:
@@ -136,6 +158,24 @@ class OpenAIModel:
         longest = LONGEST_WARM_UP_PAUSE_S if failure.kind == "warming_up" else LONGEST_PAUSE_S
         doubled = min(longest, endpoint.retry_base_s * 2.0 ** min(tries - 1, 32))
         return (failure.retry_after_s or 0.0) + self._rng.uniform(0, doubled)
+
+
+def _counted(
+    final: RunStopped | ModelRefused | ModelUnavailable, failure: Failure, breaker: Breaker, endpoint: EndpointSettings
+) -> RunStopped | ModelRefused | ModelUnavailable:
+    """What a call came to, beside what others of its endpoint came to: `RunStopped` where the endpoint is given up."""
+    if isinstance(final, RunStopped):
+        return final
+    if isinstance(final, ModelRefused) and failure.action != "retry":
+        breaker.answered()
+        return final
+    if failure.unreached:
+        breaker.give_up()
+        return RunStopped(failure.kind, final.reason, failure.status)
+    if breaker.fail(endpoint.stop_after):
+        told = f"{final.reason}; {breaker.failed} calls in a row got no answer"
+        return RunStopped(DOWN, told, failure.status)
+    return final
 
 
 def _without(abilities: Abilities, failure: Failure, request: ChatRequest) -> Abilities | None:
@@ -160,7 +200,7 @@ def _sendable(request: ChatRequest) -> ChatRequest:
     try:
         return msgspec.json.decode(canonical(request), type=ChatRequest)
     except (ValueError, TypeError, RecursionError) as error:
-        raise ModelRefused("unsendable", f"the request cannot be written as JSON: {one_line(str(error))}") from error
+        raise ModelRefused("unsendable", f"the request cannot be written as JSON: {said(str(error))}") from error
 
 
 def _parameters(request: ChatRequest, model: ModelSettings, abilities: Abilities) -> dict[str, Any]:
@@ -200,7 +240,7 @@ def _completion(body: bytes, request: ChatRequest, key: CallKey, now: datetime) 
         _log.info("answer_in_reasoning", call=key.id, run_id=key.run)
         content = reasoning
     calls = _tool_calls(message.get("tool_calls"), key)
-    finish = _text(choice.get("finish_reason")) or ("tool_calls" if calls else "stop")
+    finish = _text(choice.get("finish_reason"))[:_NAME_CHARS] or ("tool_calls" if calls else "stop")
     if not content and not calls and (refusal := _text(message.get("refusal"))):
         content, finish = refusal, "content_filter"
     return ChatAnswer(
@@ -208,7 +248,7 @@ def _completion(body: bytes, request: ChatRequest, key: CallKey, now: datetime) 
         tool_calls=calls,
         finish_reason=finish,
         usage=_usage(plain.get("usage")),
-        model=_text(plain.get("model")),
+        model=_text(plain.get("model"))[:_NAME_CHARS],
         reasoning=reasoning,
     )
 
@@ -222,7 +262,7 @@ def _parts(body: bytes, now: datetime) -> tuple[dict[str, Any], dict[str, Any], 
     try:
         plain = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise Failed(malformed(f"no JSON: {one_line(body[:80].decode('utf-8', 'replace'))!r}")) from error
+        raise Failed(no_json(body)) from error
     if not isinstance(plain, dict):
         raise Failed(malformed(f"a JSON {type(plain).__name__}"))
     choices = plain.get("choices")

@@ -19,6 +19,7 @@ import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 from typing_extensions import override
 
+from infra.redaction import redacted
 from runtime.ports import Job
 
 #: longer texts are bodies: their length and hash are logged instead, characters
@@ -36,20 +37,6 @@ _SECRET_KEY = re.compile(
 )
 #: counts of tokens are no tokens
 _COUNTED = re.compile(r"(?:^|_)(?:max_|prompt_|completion_|cached_|total_)?tokens$", re.IGNORECASE)
-_SECRET_TEXTS = (
-    (re.compile(r"(?i)\b(bearer)\s+[\w.~+/=\-]{8,}"), r"\1 ***"),
-    (re.compile(r"(?i)\b(basic)\s+[a-z0-9+/=]{12,}"), r"\1 ***"),
-    (
-        re.compile(
-            r"""(?i)\b(authorization|x-api-key|api[_\-]?key|password|secret)(["']?\s*[:=]\s*)"""
-            r"""(?:"[^"]*"|'[^']*'|[^\s'",&;}]+)"""
-        ),
-        r"\1\2***",
-    ),
-    (re.compile(r"\b(?:sk|pk|rk)-[\w\-]{8,}"), "***"),
-    (re.compile(r"\b(?:hf|ghp|gho|ghs|github_pat|xox[abp])[_\-]\w{8,}"), "***"),
-    (re.compile(r"(?i)(\b[a-z][a-z0-9+.\-]*://)([^\s:@/?#]*):[^\s@/?#]+@"), r"\1\2:***@"),
-)
 
 
 def configure(
@@ -99,13 +86,6 @@ def about_stage(stage: str, **facts: str | int) -> Iterator[None]:
     """Every line inside names the stage."""
     with structlog.contextvars.bound_contextvars(stage=stage, **facts):
         yield
-
-
-def redacted(text: str) -> str:
-    """`text` without what looks like a key, a token or a password."""
-    for pattern, replacement in _SECRET_TEXTS:
-        text = pattern.sub(replacement, text)
-    return text
 
 
 def _processors(constants: Mapping[str, str]) -> list[Processor]:

@@ -61,7 +61,7 @@ from runtime.ports import (
     Taken,
 )
 from runtime.prompting import experiences, section, task_text
-from runtime.schedule import read_version
+from runtime.schedule import ATTEMPTS, read_version
 from runtime.task import Message, Opening, Task
 
 _log = structlog.get_logger("chime.episode")
@@ -78,7 +78,7 @@ async def act(job: Job, ctx: Context) -> None:
     """Bring the episode to `scored`: retrieve, plan, retrieve, execute, score; whatever of it is missing.
 
     Raises:
-        ModelUnavailable, ModelRefused: the planner got no answer.
+        ModelUnavailable: the planner got no answer, and the job will be tried again.
         EnvironmentCrashed, EnvironmentTimeout, EnvironmentFailed: no attempt got as far as the task's text.
         EnvironmentUnavailable, RunStopped, Unreachable: what the episode needs is not there.
     """
@@ -98,7 +98,11 @@ async def act(job: Job, ctx: Context) -> None:
             if at.retrieved("planning") is None:
                 await stage.append(at, [await stage.recalled("planning", _planning_query(stage.task, opening))])
             elif at.planned is None:
-                planned = await stage.planned(at, opening)
+                try:
+                    planned = await stage.planned(at, opening)
+                except (ModelUnavailable, ModelRefused) as error:
+                    await stage.append(at, [stage.unplanned(error)])
+                    return
                 query = _execution_query(opening, planned.plan)
                 await stage.append(at, [planned, await stage.recalled("execution", query)])
             elif at.retrieved("execution") is None:
@@ -231,6 +235,18 @@ class _Stages:
         memories = await self.memories(at, "planning")
         plan = await ctx.planner.plan(view, memories, ctx.model, self._key("planning"), ctx.prompts)
         return Planned(plan=plan.text[:_PLAN_CHARS], usage=plan.usage, calls=plan.calls)
+
+    def unplanned(self, error: ModelUnavailable | ModelRefused) -> Abandoned:
+        """How an episode ends whose planner gets no answer.
+
+        Raises:
+            ModelUnavailable: not yet; another attempt of the job may get one.
+        """
+        # Attempts count on when a run is resumed: of as many as a job is given, one is the last by this rule.
+        if isinstance(error, ModelUnavailable) and self._job.attempt % ATTEMPTS:
+            raise error
+        word = "model_unavailable" if isinstance(error, ModelUnavailable) else "refused"
+        return Abandoned(stage="planning", reason=f"{word}: {error.reason}", attempts=self._job.attempt)
 
     async def executed(self, at: Progress, lease: Lease, opening: Opening) -> list[AnyEvent]:
         """tau_t and s_t, recorded together: a trajectory cannot be taken up again."""

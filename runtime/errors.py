@@ -5,7 +5,7 @@ Mismatch
 Unreachable
 ├── ModelUnavailable        no usable answer from the endpoint within the retries
 ├── EnvironmentUnavailable  the benchmark's environment is not installed or its host does not start
-└── RunStopped              nothing on this endpoint can work: key, quota, unknown model
+└── RunStopped              nothing on this endpoint can work: no connection, key, quota, unknown model, call after call
 BadInput
 └── NotServed               a run that this process cannot work on: other code, benchmark or embedder
 ChimeError
@@ -44,7 +44,11 @@ class ModelUnavailable(Unreachable):
 
 
 class RunStopped(Unreachable):
-    """Nothing on this endpoint can work (key, quota, unknown model): the run pauses and can be resumed."""
+    """Nothing on this endpoint can work: the run pauses and can be resumed.
+
+    `kind` is `unreachable`, `endpoint_down` (one call after the other gets no answer), `key`, `quota`,
+    `model_not_found`, `not_found` or `redirect`; `status` as in `ModelUnavailable`.
+    """
 
     def __init__(self, kind: str, reason: str, status: int | None = None) -> None:
         self.kind, self.reason, self.status = kind, reason, status

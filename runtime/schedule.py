@@ -19,6 +19,9 @@ Lag = int | Literal["latest"]
 #: folds, others go on, and readers need to keep only so many versions (`events.window`)
 LATEST_AHEAD = 2
 
+#: how often a job is tried before its episode ends without it
+ATTEMPTS = 3
+
 #: kinds after which an episode is over
 ENDINGS = frozenset({"diagnosed", "abandoned"})
 

@@ -41,6 +41,8 @@ class EndpointSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     retry_base_s: float = 1.0
     #: one call with all its tries and waits, seconds
     deadline_s: float = 3600.0
+    #: calls in a row without an answer that an endpoint is given up for: the run stops and can be resumed
+    stop_after: int = 5
 
 
 class EpisodeSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

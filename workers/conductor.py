@@ -31,13 +31,10 @@ from events.kinds import (
 from events.log import Recorded
 from runtime.gate import degraded
 from runtime.ports import EventLog, Job, JobQueue, Origin, StreamIndex, Taken
-from runtime.schedule import ENDINGS, Due, due
+from runtime.schedule import ATTEMPTS, ENDINGS, Due, due
 from workers.run_stream import tell
 
 _log = structlog.get_logger("chime.conductor")
-
-#: how often a job is tried before its episode ends without it
-ATTEMPTS = 3
 
 Control = Literal["running", "paused", "stopped", "cancelled", "finished"]
 

@@ -57,6 +57,7 @@ class ModelDefaults(Struct, frozen=True, kw_only=True):
     retries: int = EndpointSettings(base_url="").retries
     retry_base_s: float = EndpointSettings(base_url="").retry_base_s
     deadline_s: float = EndpointSettings(base_url="").deadline_s
+    stop_after: int = EndpointSettings(base_url="").stop_after
 
 
 class RoleSettings(Struct, frozen=True, kw_only=True):
@@ -73,6 +74,7 @@ class RoleSettings(Struct, frozen=True, kw_only=True):
     retries: int | UnsetType = UNSET
     retry_base_s: float | UnsetType = UNSET
     deadline_s: float | UnsetType = UNSET
+    stop_after: int | UnsetType = UNSET
 
 
 class Roles(Struct, frozen=True, kw_only=True):
@@ -225,6 +227,7 @@ def _check_model(section: str, given: Mapping[str, Any]) -> None:
         ("retries", given.get("retries", 0) >= 0, "0 or more"),
         ("retry_base_s", given.get("retry_base_s", 0) >= 0, "0 or more"),
         ("deadline_s", given.get("deadline_s", 1) > 0, "above 0"),
+        ("stop_after", given.get("stop_after", 1) >= 1, "1 or more"),
         ("base_url", re.fullmatch(r"(https?://\S+)?", given.get("base_url", "")) is not None, "http:// or https://"),
     ):
         if not fits:

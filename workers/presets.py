@@ -68,6 +68,7 @@ MEANINGS: Mapping[str, str] = {
     "models.retries": "further tries after the first",
     "models.retry_base_s": "first wait between tries, seconds; doubles, with jitter",
     "models.deadline_s": "one call with all its tries and waits, seconds",
+    "models.stop_after": "calls in a row without an answer after which the run stops; it can be resumed",
     "policy.name": "credit = CHIME, outcome = no gate",
     "policy.lambda": "λ, smoothing constant of ṽ = v n / (n + λ), equation (5)",
     "policy.alpha": "α, value weight, equation (5); 0 = no credit rerank",

@@ -708,15 +708,15 @@ async def test_a_broken_connection_is_tried_again(start: bytes) -> None:
     assert len(asked.bodies) == 5
 
 
-async def test_nobody_listening_is_unavailable() -> None:
+async def test_nobody_listening_stops_the_run() -> None:
     """After all tries, with the address in the error."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         port = bound.getsockname()[1]
         async with asking(OK, base_url=f"http://127.0.0.1:{port}/v1") as asked:
-            with pytest.raises(ModelUnavailable, match=str(port)) as caught:
+            with pytest.raises(RunStopped, match=str(port)) as caught:
                 await asked.complete()
-    assert caught.value.kind == "connection"
+    assert caught.value.kind == "unreachable"
     assert isinstance(caught.value.__cause__, APIConnectionError)
     assert len(asked.clock.slept) == 4
 

@@ -11,7 +11,7 @@ import pytest
 import structlog
 
 from events.ids import RunId
-from infra.telemetry import BODY_CHARS, FOREIGN, about_job, about_stage, configure, redacted
+from infra.telemetry import BODY_CHARS, FOREIGN, about_job, about_stage, configure
 from runtime.ports import Job
 
 JOB = Job(kind="act", run=RunId("r"), episode=3, attempt=2)
@@ -132,28 +132,6 @@ def test_counts_of_tokens_are_no_secrets(stream: io.StringIO, key: str) -> None:
     """Names that only sound like secrets keep their values."""
     structlog.get_logger("x").info("call", **{key: 512})
     assert line(stream)[key] == 512
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("Authorization: Bearer abc.def-123", "Authorization: *** ***"),
-        ("authorization=Basic dXNlcjpwYXNzd29yZA==", "authorization=*** ***"),
-        ("sent bearer abcd1234 along", "sent bearer *** along"),
-        ("key sk-proj-abcdefgh1234 refused", "key *** refused"),
-        ("hf_abcdefghij and ghp_0123456789abcdef", "*** and ***"),
-        ("redis://:s3cret@host:6379/0", "redis://:***@host:6379/0"),
-        ("rediss://user:p%40ss@host", "rediss://user:***@host"),
-        ("http://127.0.0.1:9000/v1", "http://127.0.0.1:9000/v1"),
-        ("?api_key=abcdef&x=1", "?api_key=***&x=1"),
-        ('{"password": "p w"}', '{"password": ***}'),
-        ("task-list of the basic kind", "task-list of the basic kind"),
-        ("episode-3 asks sk-1", "episode-3 asks sk-1"),
-    ],
-)
-def test_secrets_inside_texts_are_hidden(text: str, expected: str) -> None:
-    """Keys by their form, passwords in URLs, tokens after their scheme; plain text stays."""
-    assert redacted(text) == expected
 
 
 def test_an_event_text_is_redacted_too(stream: io.StringIO) -> None:

@@ -286,6 +286,30 @@ async def test_executor_without_model(world):
     assert found(world, Diagnosed).degraded == "model_unavailable"
 
 
+@pytest.mark.parametrize("attempt", [1, 2, 4, 5])
+async def test_planner_without_model(world, attempt):
+    """The job fails, and another attempt finds the episode as it was; one in three ends it and says why."""
+    no_answer = ModelUnavailable("timeout", "no whole answer within 600 s")
+    world.model.replies["planner"] = [no_answer, no_answer]
+    with pytest.raises(ModelUnavailable):
+        await act(world.job(attempt=attempt), world.context())
+    assert world.log.kinds() == WHOLE[:1]
+    await act(world.job(attempt=attempt + 3 - attempt % 3), world.context())
+    abandoned = found(world, Abandoned)
+    assert (abandoned.stage, abandoned.reason) == ("planning", "model_unavailable: no whole answer within 600 s")
+    await act(world.job(attempt=7), world.context())
+    assert world.log.kinds() == [*WHOLE[:1], "abandoned"]
+
+
+async def test_planner_is_refused(world):
+    """Asking again unchanged is useless: the first attempt ends the episode."""
+    world.model.replies["planner"] = [ModelRefused("context", "400 too long", 400)]
+    await play(world)
+    assert world.log.kinds() == [*WHOLE[:1], "abandoned"]
+    assert found(world, Abandoned) == Abandoned(stage="planning", reason="refused: 400 too long", attempts=1)
+    assert world.environment.open_sessions == 0
+
+
 @pytest.mark.parametrize("role", ["planner", "executor", "gate"])
 async def test_run_stopped_is_passed_on(world, role):
     """A key or quota that is refused stops the job at any stage; nothing half-done is recorded."""

@@ -15,7 +15,8 @@ from infra.clock import SystemClock
 from infra.list_log import ListLog
 from infra.local_queue import LocalQueue
 from runtime.ports import Job, Origin
-from workers.conductor import ATTEMPTS, Conductor
+from runtime.schedule import ATTEMPTS
+from workers.conductor import Conductor
 from workers.coordinator import RunCoordinator
 
 
