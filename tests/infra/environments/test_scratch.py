@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -52,19 +53,18 @@ def test_only_our_folders_are_swept(place: Path) -> None:
 
 def test_a_folder_swept_before_it_is_held_is_made_again(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sweep between making and holding a folder costs another try, never a folder that is gone."""
-    sweeps = iter((True, False))
+    make, made = tempfile.mkdtemp, list[str]()
 
-    def opened(path: Path, flags: int) -> int:
-        if next(sweeps):
-            monkeypatch.setattr("os.open", kept)
+    def swept_once(prefix: str) -> str:
+        made.append(make(prefix=prefix))
+        if len(made) == 1:
             sweep()
-            monkeypatch.setattr("os.open", opened)
-        return kept(path, flags)
+        return made[-1]
 
-    kept = os.open
-    monkeypatch.setattr("os.open", opened)
+    monkeypatch.setattr("tempfile.mkdtemp", swept_once)
     scratch = Scratch()
     assert list(place.iterdir()) == [scratch.path]
+    assert [Path(one) == scratch.path for one in made] == [False, True]
     scratch.remove()
 
 
