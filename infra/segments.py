@@ -15,8 +15,11 @@ import os
 import re
 from array import array
 from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
+from io import BytesIO
 from itertools import islice
 from pathlib import Path
+from typing import BinaryIO, cast
 
 import anyio
 import anyio.to_thread
@@ -41,8 +44,10 @@ PAGE = 100
 _SEGMENT_NAME = re.compile(r"[0-9]{6,}\.jsonl\.zst")
 _HEX = re.compile(r"[0-9a-f]{64}")
 _ZSTD = b"\x28\xb5\x2f\xfd"
-#: bytes read at a time; small where compressed, since four bytes may unpack to 128 KiB
-_CHUNK, _PACKED_CHUNK = 1 << 18, 1 << 12
+#: bytes read, or unpacked, at a time
+_CHUNK = 1 << 18
+#: a segment up to this many bytes is unpacked once, checked and then read; a larger one twice
+_HELD = 1 << 28
 #: a longer line is no event: the cap on `data`, and generous room for what stands around it
 _LONGEST = EVENT_CAP + (64 << 10)
 
@@ -50,7 +55,7 @@ _LONGEST = EVENT_CAP + (64 << 10)
 class UnreadableExport(BadInput):
     """A file or folder that is no export of this format."""
 
-    def __init__(self, path: Path, reason: str) -> None:
+    def __init__(self, path: Path | str, reason: str) -> None:
         self.path, self.reason = path, reason
         super().__init__(f"{path} cannot be read as an export: {reason}")
 
@@ -58,7 +63,7 @@ class UnreadableExport(BadInput):
 class CorruptSegment(Mismatch):
     """A segment, or a whole file, whose bytes are damaged, cut short, or not the ones its manifest names."""
 
-    def __init__(self, path: Path, first: int, last: int | None, reason: str) -> None:
+    def __init__(self, path: Path | str, first: int, last: int | None, reason: str) -> None:
         self.path, self.first, self.last, self.reason = path, first, last, reason
         where = f"positions {first} to {last}" if last is not None else f"from position {first}"
         super().__init__(f"{path} ({where}) is damaged: {reason}")
@@ -113,6 +118,21 @@ def read_manifest(folder: Path) -> Manifest:
         written = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError) as error:
         raise UnreadableExport(folder, f"it has no {MANIFEST}") from error
+    return manifest_of(written, path, f"{folder}/")
+
+
+def manifest_of(written: bytes, path: Path | str, beside: str) -> Manifest:
+    """The manifest that `written` holds, its segments gapless from position 1 on and its chain whole.
+
+    Args:
+        written: the bytes of the file.
+        path: names it in errors.
+        beside: goes before the name of a segment, in errors.
+
+    Raises:
+        UnreadableExport: malformed, or of a newer format.
+        CorruptSegment: its chain does not hold.
+    """
     try:
         number = msgspec.json.decode(written, type=_Format).format
         if number > FORMAT:
@@ -129,7 +149,7 @@ def read_manifest(folder: Path) -> Manifest:
             raise UnreadableExport(path, f"{one.file} holds {one.first} to {one.last}, expected {last + 1} first")
         last, chain = one.last, chained(chain, one.sha256)
         if one.chain != chain:
-            raise CorruptSegment(folder / one.file, one.first, one.last, f"the chain in {MANIFEST} breaks here")
+            raise CorruptSegment(f"{beside}{one.file}", one.first, one.last, "the chain of its manifest breaks here")
     if manifest.events != last:
         raise UnreadableExport(path, f"it counts {manifest.events} events, its segments hold {last}")
     return manifest
@@ -139,6 +159,89 @@ class _Format(Struct):
     format: int
 
 
+def segment_lines(packed: bytes, segment: Segment, where: str) -> list[bytes]:
+    """The lines of a segment's file, without line feeds, checked against the manifest.
+
+    Args:
+        packed: the bytes of the file.
+        segment: as the manifest names it.
+        where: names the file in errors.
+
+    Raises:
+        CorruptSegment: damaged, cut short, or other bytes.
+    """
+    try:
+        return _checked_lines(b"".join(_unpacked(BytesIO(packed))), segment)
+    except _Damaged as error:
+        raise CorruptSegment(where, segment.first, segment.last, str(error)) from error
+
+
+class _Damaged(Exception):
+    """Bytes that are not what they should be; the caller says whose."""
+
+
+def _checked_lines(body: bytes, segment: Segment) -> list[bytes]:
+    _check_segment(segment, hashlib.sha256(body).hexdigest(), body.count(b"\n"))
+    lines = body.split(b"\n")
+    if lines.pop():
+        raise _Damaged("its last line is cut short")
+    return lines
+
+
+def _check_segment(segment: Segment, sha256: str, lines: int) -> None:
+    if sha256 != segment.sha256:
+        raise _Damaged("its lines have another hash than the manifest says")
+    if lines != segment.last - segment.first + 1:
+        raise _Damaged(f"it has {lines} lines")
+
+
+class _Marked:
+    """A file of frames, and behind its end one frame more: whoever unpacks that one has had all of the others.
+
+    A frame that is cut short ends without an error otherwise.
+    """
+
+    MARK = b"the end of the file, unpacked: every frame before was whole"
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.ended = False
+
+    def read(self, size: int) -> bytes:
+        """The next bytes; the mark alone, and then none."""
+        if data := self._file.read(size):
+            return data
+        ended, self.ended = self.ended, True
+        return b"" if ended else zstandard.ZstdCompressor().compress(self.MARK)
+
+
+def _unpacked(file: BinaryIO) -> Iterator[bytes]:
+    """The contents of a file, compressed or not, in bounded pieces however much a few bytes may unpack to.
+
+    Raises:
+        _Damaged: cut short, or not readable from here on.
+    """
+    packed = file.read(len(_ZSTD)) == _ZSTD
+    file.seek(0)
+    if not packed:
+        while chunk := file.read(_CHUNK):
+            yield chunk
+        return
+    source, held = _Marked(file), b""
+    reader = zstandard.ZstdDecompressor().stream_reader(cast("BinaryIO", source), read_across_frames=True)
+    try:
+        while chunk := reader.read(_CHUNK):
+            # As much as the mark has stays behind until more has come.
+            held += chunk
+            if len(held) > len(_Marked.MARK):
+                yield held[: -len(_Marked.MARK)]
+                held = held[-len(_Marked.MARK) :]
+    except zstandard.ZstdError as error:
+        raise _Damaged("it is cut short" if source.ended else str(error)) from error
+    if held != _Marked.MARK:
+        raise _Damaged("it is cut short")
+
+
 class _Part:
     """A run of lines in one file: a segment, or a whole file."""
 
@@ -146,6 +249,7 @@ class _Part:
         self.path, self.first, self._segment, self._exact = path, first, segment, exact
         self.last = segment.last if segment else None
         self._sound = segment is None
+        self._name = str(path)
 
     def damaged(self, reason: str) -> CorruptSegment:
         return CorruptSegment(self.path, self.first, self.last, reason)
@@ -162,14 +266,12 @@ class _Part:
         for chunk in self._chunks():
             digest.update(chunk)
             lines += chunk.count(b"\n")
-        if digest.hexdigest() != self._segment.sha256:
-            raise self.damaged(f"its lines have another hash than {MANIFEST} says")
-        if lines != self._segment.last - self._segment.first + 1:
-            raise self.damaged(f"it has {lines} lines")
+        with self._told():
+            _check_segment(self._segment, digest.hexdigest(), lines)
         self._sound = True
 
     def lines(self, skip: int = 0, offset: int = 0) -> Iterator[bytes]:
-        """Each line with its newline, from byte `offset` of the uncompressed lines on, without the first `skip`.
+        """Each line without its line feed, from byte `offset` of the uncompressed lines on, without the first `skip`.
 
         Raises:
             CorruptSegment: cut short, or not readable from here on.
@@ -178,8 +280,7 @@ class _Part:
         for chunk in self._chunks(offset):
             lines = (rest + chunk).split(b"\n")
             rest = lines.pop()
-            for line in lines[skip:]:
-                yield line + b"\n"
+            yield from lines[skip:]
             skip = max(0, skip - len(lines))
             if len(rest) > _LONGEST:
                 raise self.damaged("a line is longer than any event")
@@ -188,28 +289,34 @@ class _Part:
 
     def _chunks(self, offset: int = 0) -> Iterator[bytes]:
         try:
-            with self.path.open("rb") as file:
-                packed = file.read(len(_ZSTD)) == _ZSTD
-                file.seek(0 if packed else offset)
-                if not packed:
-                    while chunk := file.read(_CHUNK):
-                        yield chunk
-                    return
-                frame: zstandard.ZstdDecompressionObj | None = None
-                while data := file.read(_PACKED_CHUNK):
-                    while data:
-                        frame = frame or zstandard.ZstdDecompressor().decompressobj()
-                        unpacked = frame.decompress(data)
-                        if len(unpacked) > offset:
-                            yield unpacked[offset:]
-                        offset = max(0, offset - len(unpacked))
-                        data, frame = (frame.unused_data, None) if frame.eof else (b"", frame)
-                if frame is not None:
-                    raise self.damaged("it is cut short")
+            with self.path.open("rb") as file, self._told():
+                for chunk in _unpacked(file):
+                    if len(chunk) > offset:
+                        yield chunk[offset:] if offset else chunk
+                    offset = max(0, offset - len(chunk))
         except FileNotFoundError as error:
             raise self.damaged("it is missing") from error
-        except zstandard.ZstdError as error:
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except _Damaged as error:
             raise self.damaged(str(error)) from error
+
+    def _whole(self) -> list[bytes] | None:
+        """Every line of a segment, checked as it is unpacked; None where it is too large to be held."""
+        assert self._segment is not None  # noqa: S101 - asked of segments only
+        chunks, size = list[bytes](), 0
+        for chunk in self._chunks():
+            chunks.append(chunk)
+            size += len(chunk)
+            if size > _HELD:
+                return None
+        with self._told():
+            lines = _checked_lines(b"".join(chunks), self._segment)
+        self._sound = True
+        return lines
 
     def events(self, run: RunId, after: int, offset: int = 0) -> Iterator[Recorded]:
         """The events above `after`, which lie in this part; `offset` where the first of them begins, if known.
@@ -218,22 +325,36 @@ class _Part:
             CorruptSegment: damaged bytes, or a line that is no event.
             VersionGap: a position that is not the next.
         """
-        self.check()
         position = max(after, self.first - 1)
-        for line in self.lines(0 if offset else position - self.first + 1, offset):
+        skip = position - self.first + 1
+        whole = None if offset or self._sound else self._whole()
+        if whole is None:
+            self.check()
+        for line in self.lines(0 if offset else skip, offset) if whole is None else whole[skip:]:
             position += 1
             yield self.event(line, run, position)
 
     def event(self, line: bytes, run: RunId, position: int) -> Recorded:
-        where = f"{self.path} line {position - self.first + 1}"
-        one = parse_line(line, where)
-        if one.run != run:
-            raise UnreadableEvent(where, f"it belongs to run {one.run}, the export to {run}")
-        if one.position != position:
-            raise VersionGap(where, position, one.position)
-        if self._exact and export_line(one) != line:
+        one = event_at(line, run, position, f"{self._name} line {position - self.first + 1}")
+        if self._exact and export_line(one) != line + b"\n":
+            where = f"{self._name} line {position - self.first + 1}"
             raise UnreadableEvent(where, "not in canonical form (sorted keys, no spaces, no ASCII escapes)")
         return one
+
+
+def event_at(line: bytes, run: RunId, position: int, where: str) -> Recorded:
+    """The event of one line, which is `run`'s at `position`; `where` names the line in errors.
+
+    Raises:
+        UnreadableEvent: no event, or another run's.
+        VersionGap: another position.
+    """
+    one = parse_line(line, where)
+    if one.run != run:
+        raise UnreadableEvent(where, f"it belongs to run {one.run}, the export to {run}")
+    if one.position != position:
+        raise VersionGap(where, position, one.position)
+    return one
 
 
 class _Index:
@@ -346,7 +467,7 @@ class SegmentLog:
                     there.append(one.position)
                     built.last_kinds[one.stream] = one.kind
                     built.offsets.append(offset)
-                    offset += len(line)
+                    offset += len(line) + 1
             self._built = built
         return self._built
 
@@ -401,7 +522,7 @@ def _verified(path: Path) -> list[SegmentCheck]:
     try:
         parts, run = _opened(path, exact=True)
     except CorruptSegment as error:
-        return [SegmentCheck(file=error.path.name, first=error.first, last=error.last, problem=error.reason)]
+        return [SegmentCheck(file=Path(error.path).name, first=error.first, last=error.last, problem=error.reason)]
     return [_checked(part, run) for part in parts]
 
 
