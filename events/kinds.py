@@ -240,6 +240,11 @@ class Scored(Event, frozen=True, kw_only=True):
     evaluator: Evaluator
     breakdown: dict[str, Any]
 
+    @property
+    def valid(self) -> bool:
+        """Whether it says something about the agent: not where the environment failed for good."""
+        return self.breakdown.get("valid") is not False
+
 
 class RetrievedIds(Struct, frozen=True, kw_only=True):
     """The chosen ids of both stages, in rank order."""

@@ -5,11 +5,12 @@ from collections.abc import AsyncIterator, Sequence
 import anyio
 import anyio.lowlevel
 
-from events.codec import content_sha256, recorded
+from events.codec import content_sha256, decode_as, recorded
 from events.errors import Mismatch, VersionGap
-from events.ids import Position, RunId, StreamId, Version
+from events.ids import PROJECTOR_STREAM, RUN_STREAM, Position, RunId, StreamId, Version, episode_of
+from events.kinds import Scored
 from events.log import Draft, Recorded
-from runtime.ports import Appended, Clock, Origin, StreamIndex, Taken
+from runtime.ports import Appended, Clock, LogOverview, Origin, StreamIndex, Taken
 
 #: events in one page
 PAGE = 100
@@ -99,6 +100,24 @@ class ListLog:
         await anyio.lowlevel.checkpoint()
         return Position(len(self._events))
 
+    def overview(self) -> LogOverview:
+        """As `runtime.ports.LogStore.overview`, of a log with events."""
+        folds = self._streams.get(PROJECTOR_STREAM, [])
+        episodes = {t: there for stream, there in self._streams.items() if (t := episode_of(stream)) is not None}
+        scored = {t: decode_as(one, Scored) for t, there in episodes.items() for one in there if one.kind == "scored"}
+        return LogOverview(
+            run=self._run,
+            head=Position(len(self._events)),
+            first_kind=self._events[0].kind,
+            first_at=self._events[0].at,
+            last_at=self._events[-1].at,
+            told=[one for one in self._streams.get(RUN_STREAM, []) if one.kind != "seeded"],
+            folded=folds[-1] if folds else None,
+            folds=len(folds),
+            episodes=len(episodes),
+            scores={t: one.success if one.valid else None for t, one in scored.items()},
+        )
+
     def restore(self, events: Sequence[Recorded]) -> None:
         """Events as they were recorded, into this empty log; see `runtime.ports.LogStore.restore`."""
         if self._events:
@@ -136,6 +155,10 @@ class ListLogStore:
     async def runs(self) -> list[RunId]:
         """Every run with at least one event, in id order."""
         return sorted([run for run, log in self._logs.items() if await log.head() > 0])
+
+    async def overview(self) -> list[LogOverview]:
+        """As `runtime.ports.LogStore.overview`."""
+        return [self._logs[run].overview() for run in await self.runs()]
 
     async def set_aside(self) -> frozenset[RunId]:
         """As `runtime.ports.LogStore.set_aside`."""

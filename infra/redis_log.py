@@ -19,8 +19,9 @@ from events.codec import content_sha256
 from events.errors import Mismatch, Unreachable, VersionGap
 from events.ids import Position, RunId, StreamId, Version, run_id
 from events.log import Draft, Recorded
+from infra.overview import overviews
 from infra.redis_client import COMMAND_S, Durability, our_errors
-from runtime.ports import Appended, Clock, Origin, StreamIndex, Taken
+from runtime.ports import Appended, Clock, LogOverview, Origin, StreamIndex, Taken
 
 _log = structlog.get_logger("chime.log")
 
@@ -126,6 +127,10 @@ class RedisLog:
                 reply = cast("list[Any]", await self._scripted(self._append, arguments))
         match reply:
             case [b"ok", written, *positions]:
+                if int(written) and int(positions[0]) == 1 and drafts[0].kind != "run_started":
+                    # Not a log of ours, but somebody's: whoever lists the runs should hear of it.
+                    with our_errors(self._where):
+                        await self._redis.zadd(self._runs, {self._run: 0})
                 return Appended(positions=[Position(int(one)) for one in positions], written=int(written))
             case [b"taken", entry]:
                 return Taken(stored=self._recorded(_paired(entry)))
@@ -226,19 +231,7 @@ class RedisLog:
         return Position(int(head or 0))
 
     def _recorded(self, entry: _Entry) -> Recorded:
-        fields = entry[1]
-        return Recorded(
-            run=self._run,
-            stream=StreamId(fields[b"stream"].decode()),
-            version=Version(int(fields[b"version"])),
-            position=_position(entry),
-            kind=fields[b"kind"].decode(),
-            schema=int(fields[b"schema"]),
-            at=fields[b"at"].decode(),
-            cause=fields[b"cause"].decode() or None,
-            attempt=int(fields[b"attempt"]),
-            data=fields[b"data"],
-        )
+        return _recorded(self._run, entry)
 
 
 def runs_key(prefix: str) -> str:
@@ -270,6 +263,12 @@ class RedisLogStore:
                 _ = pipe.exists(log_key(self._prefix, RunId(name.decode())))
             there = await pipe.execute()
         return sorted(run_id(name.decode()) for name, exists in zip(names, there, strict=True) if exists)
+
+    async def overview(self) -> list[LogOverview]:
+        """As `runtime.ports.LogStore.overview`: a round trip for many runs."""
+        keys = {run: [log_key(self._prefix, run), index_key(self._prefix, run)] for run in await self.runs()}
+        with our_errors(self._where):
+            return await overviews(self._redis, keys, lambda run, entry: _recorded(run, _paired(entry)))
 
     async def set_aside(self) -> frozenset[RunId]:
         """As `runtime.ports.LogStore.set_aside`."""
@@ -386,6 +385,22 @@ async def _written_to_disk(redis: Redis, run: RunId, where: str) -> None:
 
 def _escaped(text: str) -> str:
     return "".join(f"\\{char}" if char in "*?[]\\" else char for char in text)
+
+
+def _recorded(run: RunId, entry: _Entry) -> Recorded:
+    fields = entry[1]
+    return Recorded(
+        run=run,
+        stream=StreamId(fields[b"stream"].decode()),
+        version=Version(int(fields[b"version"])),
+        position=_position(entry),
+        kind=fields[b"kind"].decode(),
+        schema=int(fields[b"schema"]),
+        at=fields[b"at"].decode(),
+        cause=fields[b"cause"].decode() or None,
+        attempt=int(fields[b"attempt"]),
+        data=fields[b"data"],
+    )
 
 
 def _paired(entry: Sequence[Any]) -> _Entry:

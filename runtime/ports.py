@@ -89,6 +89,30 @@ class EventLog(Protocol):
         ...
 
 
+class LogOverview(Struct, frozen=True, kw_only=True):
+    """What a list of runs says about one log, without reading it."""
+
+    run: RunId
+    #: the last position
+    head: Position = Position(0)
+    #: of the first event, whatever its stream
+    first_kind: str = ""
+    first_at: str = ""
+    #: of the last one
+    last_at: str = ""
+    #: the run's own stream in order, `seeded` aside
+    told: list[Recorded] = []
+    #: the newest `folded`, and how many there are
+    folded: Recorded | None = None
+    folds: int = 0
+    #: episode streams
+    episodes: int = 0
+    #: t -> s_t; None where the environment failed, so that there is no score of the agent
+    scores: dict[int, bool | None] = {}
+    #: what is wrong with the log as it is kept; "" for nothing
+    damage: str = ""
+
+
 class LogStore(Protocol):
     """All runs of a server."""
 
@@ -96,6 +120,10 @@ class LogStore(Protocol):
 
     async def runs(self) -> list[RunId]:
         """Every run with at least one event, in id order."""
+        ...
+
+    async def overview(self) -> list[LogOverview]:
+        """Every run of `runs` at a glance; the cost hardly grows with the length of the logs."""
         ...
 
     async def set_aside(self) -> frozenset[RunId]:

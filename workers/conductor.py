@@ -43,7 +43,7 @@ Control = Literal["running", "paused", "stopped", "cancelled", "finished"]
 class Progress:
     """What a run's log says so far, for the live line and the closing table."""
 
-    #: s_t by episode
+    #: s_t by episode, of valid scores
     scores: dict[int, bool] = field(default_factory=dict)
     labels: Counter[str] = field(default_factory=Counter)
     degraded: Counter[str] = field(default_factory=Counter)
@@ -117,7 +117,8 @@ class Conductor:
     def _count(self, t: int, event: AnyEvent) -> None:
         match event:
             case Scored():
-                self.progress.scores[t] = event.success
+                if event.valid:
+                    self.progress.scores[t] = event.success
             case Diagnosed():
                 self.progress.diagnosed += 1
                 if event.degraded is None:

@@ -35,7 +35,7 @@ TREE: Mapping[str, Verb | Noun] = {
         {
             "start": Verb("workers.commands.run_start", "start", "Start a run over a benchmark's tasks."),
             "resume": Verb("workers.commands.run_start", "resume", "Go on with a run that was stopped."),
-            "list": Verb("workers.commands.run", "list_runs", "List every run with its score and bank sizes."),
+            "list": Verb("workers.commands.run", "list_runs", "List every run with its score."),
             "show": Verb("workers.commands.run", "show", "Show one run: header, progress, score, labels, cost."),
             "compare": Verb("workers.commands.run", "compare", "Compare two runs task by task."),
             "cancel": Verb("workers.commands.run_end", "cancel", "End a run for good; its log and banks stay."),

@@ -21,6 +21,9 @@ from workers.sources import opened, split_words
 from workers.terminal import clipped
 from workers.views.episodes import EpisodeRow, EpisodeRows, operation_name
 
+#: where nobody was to judge; anything else is a problem
+_NO_PROBLEM = (None, "frozen", "gate_off", "unscored")
+
 
 class Call(Struct, frozen=True, kw_only=True):
     """One recorded call with its bodies."""
@@ -32,7 +35,7 @@ class Call(Struct, frozen=True, kw_only=True):
 
 @chime_command("list", short_help="List the episodes of a run.")
 @click.argument("run", required=False)
-@click.option("--failed", is_flag=True, help="Only those that did not succeed.")
+@click.option("--failed", is_flag=True, help="Only those that did not succeed; not those whose environment failed.")
 @click.option("--label", type=click.Choice(["planning", "execution", "both", "none"]), help="Only this attribution.")
 @click.option("--problems", is_flag=True, help="Only degraded and abandoned ones.")
 def list_episodes(invocation: Invocation, run: str | None, failed: bool, label: str | None, problems: bool) -> None:
@@ -49,9 +52,9 @@ def list_episodes(invocation: Invocation, run: str | None, failed: bool, label: 
     shown = [
         row
         for row in run_async(work)
-        if not (failed and row.success is not False)
+        if not (failed and (row.success is not False or not row.valid))
         and (label is None or row.label == label)
-        and not (problems and row.problem is None)
+        and not (problems and row.problem in _NO_PROBLEM)
     ]
     invocation.output.data(shown)
     invocation.output.table(
@@ -66,7 +69,7 @@ def list_episodes(invocation: Invocation, run: str | None, failed: bool, label: 
 
 
 def _cells(row: EpisodeRow) -> list[object]:
-    success = {True: "yes", False: "no", None: ""}[row.success]
+    success = "not valid" if row.valid is False else {True: "yes", False: "no", None: ""}[row.success]
     confidence = "" if row.confidence_e4 is None else f"{row.confidence_e4 / 10_000:.2f}"
     steps = "" if row.steps is None else row.steps
     errors = "" if row.errors is None else row.errors
@@ -181,7 +184,7 @@ def _print(output: Output, events: list[tuple[Recorded, AnyEvent]], fold: Record
                 crashes = "".join(f"; attempt {one.attempt} ended by {one.reason}" for one in event.attempts)
                 output.line(f"   {event.steps} steps, {event.errors} errors, ended by {event.stop}{crashes}")
             case Scored():
-                word = "success" if event.success else "failure"
+                word = "success" if event.success else "failure" if event.valid else "not valid: the environment failed"
                 output.line(f"   {word}, reward {event.reward:g} ({event.evaluator.name} {event.evaluator.version})")
                 if event.breakdown:
                     output.line(f"   {clipped(json.dumps(event.breakdown, ensure_ascii=False), 400)}")

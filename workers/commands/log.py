@@ -8,7 +8,7 @@ import click
 from events.codec import decode, export_line
 from events.errors import BadInput, FoldMismatch
 from events.fold import REPLAY_KINDS
-from events.ids import PROJECTOR_STREAM, Position, run_id
+from events.ids import Position, run_id
 from events.kinds import AnyEvent, Diagnosed, Executed, Folded, Retrieved, RunStarted, Scored
 from events.log import Recorded
 from events.verify import Verified, Verifier
@@ -34,21 +34,17 @@ def list_logs(invocation: Invocation) -> None:
     """List the logs of the server: how many events, streams and bank versions each one holds."""
 
     async def work() -> list[dict[str, object]]:
-        rows: list[dict[str, object]] = []
         async with server(invocation) as there:
-            for run in await there.store.runs():
-                index = await there.store.open(run).index()
-                folds = index.get(PROJECTOR_STREAM)
-                rows.append(
-                    {
-                        "run": run,
-                        "events": sum(len(one.positions) for one in index.values()),
-                        "streams": len(index),
-                        "bank_version": len(folds.positions) if folds else 0,
-                        "finished": any(one.last_kind == "run_finished" for one in index.values()),
-                    }
-                )
-        return rows
+            return [
+                {
+                    "run": seen.run,
+                    "events": seen.head,
+                    "streams": seen.episodes + bool(seen.told) + bool(seen.folds),
+                    "bank_version": seen.folds,
+                    "finished": any(one.kind == "run_finished" for one in seen.told),
+                }
+                for seen in await there.store.overview()
+            ]
 
     rows = run_async(work)
     invocation.output.data(rows)

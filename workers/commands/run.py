@@ -1,7 +1,10 @@
 """`chime run`: looking at runs and comparing them."""
 
 import click
+from msgspec.structs import replace
 
+from events.errors import BadInput, Mismatch
+from workers.connections import Server
 from workers.header import recorded_head
 from workers.invocation import Invocation, chime_command, run_async
 from workers.output import Column, Output
@@ -10,41 +13,64 @@ from workers.sources import opened, server
 from workers.terminal import clipped
 from workers.views.comparison import Comparison, Side
 from workers.views.comparison import compare as compared
+from workers.views.runs import DAMAGED, RunRow, run_row
 from workers.views.summary import Summary, summarized
 
 
-@chime_command("list", short_help="List every run with its score and bank sizes.")
-def list_runs(invocation: Invocation) -> None:
-    """List every run of the server, the newest first."""
+@chime_command("list", short_help="List every run with its score.")
+@click.option("--full", is_flag=True, help="Bank sizes and cost too: reads every log from end to end.")
+def list_runs(invocation: Invocation, full: bool) -> None:
+    """List every run of the server, the newest first. The score is that of the episodes whose environment worked."""
 
-    async def work() -> list[Summary]:
+    async def work() -> list[RunRow | Summary]:
         async with server(invocation) as there:
-            return [
-                (await summarized(invocation.configuration.prices, there.store.open(run))).summary()
-                for run in await there.store.runs()
-            ]
+            rows = sorted(
+                map(run_row, await there.store.overview()), key=lambda row: (row.started_at, row.run), reverse=True
+            )
+            return [await _in_full(invocation, there, row) if full else row for row in rows]
 
-    summaries = sorted(run_async(work), key=lambda one: (one.started_at, one.run), reverse=True)
-    invocation.output.data(summaries)
+    rows = run_async(work)
+    invocation.output.data(rows)
+    columns = [
+        Column("run"), Column("status"), Column("environment"), Column("policy"), Column("episodes", "right"),
+        Column("score", "right"), Column("95 % interval", "right"),
+    ]  # fmt: skip
+    if full:
+        columns += [Column("banks", "right"), Column("cost", "right")]
+    columns += [Column("model"), Column("started"), Column("labels", wide=True)]
     invocation.output.table(
-        [
-            Column("run"), Column("status"), Column("environment"), Column("policy"), Column("episodes", "right"),
-            Column("score", "right"), Column("95 % interval", "right"), Column("banks", "right"),
-            Column("cost", "right"), Column("started"), Column("labels", wide=True),
-        ],
-        [
-            [
-                one.run, one.status, one.environment, one.policy + (" frozen" if one.frozen else ""),
-                f"{one.episodes}/{one.episodes_total}",
-                f"{one.score.estimate:.1%} of {one.scored}" if one.scored else "-",
-                f"{one.score.low:.1%} to {one.score.high:.1%}" if one.scored else "-",
-                f"{one.bank_sizes['planning']}+{one.bank_sizes['execution']}", _cost(one), one.started_at[:19] + "Z",
-                ", ".join(one.labels),
-            ]
-            for one in summaries
-        ],
+        columns,
+        [_row(row, full=full) for row in rows],
         empty="no runs yet; `chime demo` makes three, `chime run start` one of yours",
-    )  # fmt: skip
+    )
+
+
+async def _in_full(invocation: Invocation, there: Server, row: RunRow) -> RunRow | Summary:
+    """The run's whole summary; `row` where its log cannot be read to the end."""
+    if row.status == DAMAGED:
+        return row
+    try:
+        return (await summarized(invocation.configuration.prices, there.store.open(row.run))).summary()
+    except (BadInput, Mismatch) as error:
+        return replace(row, status=DAMAGED, reason=str(error))
+
+
+def _row(one: RunRow | Summary, *, full: bool) -> list[object]:
+    if one.status == DAMAGED:
+        nothing = ["-"] * (8 if full else 6)
+        return [one.run, one.status, *nothing, f"{one.started_at[:19]}Z", one.reason]
+    banks: list[object] = []
+    if full:
+        banks = ["-", "-"]
+        if isinstance(one, Summary):
+            banks = [f"{one.bank_sizes['planning']}+{one.bank_sizes['execution']}", _cost(one)]
+    return [
+        one.run, one.status, one.environment, one.policy + (" frozen" if one.frozen else ""),
+        f"{one.episodes}/{one.episodes_total}",
+        f"{one.score.estimate:.1%} of {one.scored}" if one.scored else "-",
+        f"{one.score.low:.1%} to {one.score.high:.1%}" if one.scored else "-",
+        *banks, ", ".join(dict.fromkeys(one.models.values())), one.started_at[:19] + "Z", ", ".join(one.labels),
+    ]  # fmt: skip
 
 
 def _cost(summary: Summary) -> str:
@@ -98,10 +124,15 @@ def _facts(one: Summary) -> dict[str, object]:
 
 def _score(one: Summary) -> str:
     if not one.scored:
-        return "none yet"
+        return f"none: {_not_valid(one.not_valid)}" if one.not_valid else "none yet"
     score = one.score
     interval = f"95 % {score.low:.1%} to {score.high:.1%} (Wilson)"
-    return f"{one.successes} of {one.scored}: {score.estimate:.1%}, {interval}"
+    left_out = f"; {_not_valid(one.not_valid)}" if one.not_valid else ""
+    return f"{one.successes} of {one.scored} scored episodes: {score.estimate:.1%}, {interval}{left_out}"
+
+
+def _not_valid(number: int) -> str:
+    return f"{number} more {'is' if number == 1 else 'are'} not counted, their environment failed"
 
 
 def _counts(counts: dict[str, int]) -> str:

@@ -123,6 +123,8 @@ def _warnings(first: Summarizer, second: Summarizer) -> list[str]:
             warnings.append(
                 f"run {summary.run} is not finished ({summary.episodes} of {summary.episodes_total} episodes)"
             )
+        if summary.not_valid:
+            warnings.append(f"{summary.not_valid} episodes of run {summary.run} are left out: their environment failed")
         warnings.extend(f"run {summary.run} is labelled {label}" for label in summary.labels)
     return warnings
 

@@ -31,6 +31,8 @@ class EpisodeRow(Struct, kw_only=True):
     #: the kind of its last event
     stage: str = ""
     success: bool | None = None
+    #: False where the environment failed for good: then `success` is no word about the agent
+    valid: bool | None = None
     reward: float | None = None
     #: a_t; "" before the diagnosis
     label: str = ""
@@ -104,7 +106,7 @@ def _see(row: EpisodeRow, event: AnyEvent) -> None:
             row.calls += event.usage.calls
             row.steps, row.errors, row.stop = event.steps, event.errors, event.stop
         case Scored():
-            row.success, row.reward = event.success, event.reward
+            row.success, row.valid, row.reward = event.success, event.valid, event.reward
         case Diagnosed():
             row.calls += event.usage.calls
             row.label, row.confidence_e4, row.problem = event.label, event.confidence_e4, event.degraded

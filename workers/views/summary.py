@@ -17,8 +17,6 @@ from events.kinds import (
     Diagnosed,
     Executed,
     Folded,
-    Noted,
-    Operated,
     Planned,
     RunFinished,
     RunStarted,
@@ -32,6 +30,7 @@ from events.operations import Inserted, Merged, Pruned
 from runtime.ports import EventLog, Role
 from runtime.statistics import Interval, wilson
 from workers.configuration import Price
+from workers.views.standing import Standing
 
 #: the kinds a summary reads
 SUMMARY_KINDS = frozenset(
@@ -77,9 +76,13 @@ class Summary(Struct, frozen=True, kw_only=True):
     episodes_total: int
     #: that have begun
     episodes: int
+    #: with a score of the agent: no preparatory ones, and none whose environment failed
     scored: int
+    #: whose environment failed for good: no word about the agent, so they are not among the scored ones
+    not_valid: int
+    #: of the scored ones
     successes: int
-    #: of the scored ones that are not preparatory, Wilson
+    #: successes of the scored ones, Wilson
     score: Interval
     attributions: dict[str, int]
     degraded: dict[str, int]
@@ -106,11 +109,12 @@ class Summarizer:
     _run: RunId | None = None
     _header: RunStarted | None = None
     _tasks: list[str] = field(default_factory=list)
-    _status: str = "open"
-    _reason: str = ""
+    _standing: Standing = field(default_factory=Standing)
     _counts: Counts | None = None
-    #: s_t by episode
+    #: s_t by episode, of valid scores
     scores: dict[int, bool] = field(default_factory=dict)
+    #: episodes whose environment failed for good
+    not_valid: set[int] = field(default_factory=set)
     evaluators: set[str] = field(default_factory=set)
     _begun: set[int] = field(default_factory=set)
     _attributions: Counter[str] = field(default_factory=Counter)
@@ -150,7 +154,10 @@ class Summarizer:
             case Executed():
                 self._add("executor", event.usage)
             case Scored():
-                self.scores[t] = event.success
+                if event.valid:
+                    self.scores[t] = event.success
+                else:
+                    self.not_valid.add(t)
                 self.evaluators.add(f"{event.evaluator.name} {event.evaluator.version}".strip())
             case Diagnosed():
                 self._add("gate", event.usage)
@@ -164,6 +171,7 @@ class Summarizer:
                 pass
 
     def _see_run(self, event: AnyEvent) -> None:
+        self._standing = self._standing.after(event)
         match event:
             case RunStarted():
                 self._header, self._tasks = event, list(event.tasks)
@@ -173,14 +181,8 @@ class Summarizer:
                 self._sizes.update(item.bank for item in event.items)
             case Folded():
                 self._fold(event)
-            case Operated(action="pause") | Operated(action="cancel"):
-                self._status, self._reason = ("paused" if event.action == "pause" else "cancelled"), event.reason
-            case Operated(action="resume"):
-                self._status, self._reason = "open", ""
-            case Noted(topic="run_stopped"):
-                self._status, self._reason = "paused", str(event.facts.get("reason", ""))
             case RunFinished():
-                self._status, self._counts = event.outcome, event.counts
+                self._counts = event.counts
             case _:
                 pass
 
@@ -214,9 +216,16 @@ class Summarizer:
         """The task of episode `t`."""
         return self._tasks[t % len(self._tasks)]
 
+    @property
+    def _preparatory(self) -> frozenset[str]:
+        return frozenset(self.header.config.preparatory)
+
     def task_scores(self) -> dict[str, list[bool]]:
-        """Task -> s_t of its episodes in order; preparatory tasks have no score of their own and are left out."""
-        preparatory = set(self.header.config.preparatory)
+        """Task -> s_t of its episodes in order; preparatory tasks have no score of their own and are left out.
+
+        So are episodes whose environment failed.
+        """
+        preparatory = self._preparatory
         by_task: dict[str, list[bool]] = {}
         for t in sorted(self.scores):
             if (task := self.task(t)) not in preparatory:
@@ -235,8 +244,8 @@ class Summarizer:
         seed = header.seed_bank
         return Summary(
             run=self._run,
-            status=self._status,
-            reason=self._reason,
+            status=self._standing.status,
+            reason=self._standing.reason,
             labels=list(config.labels),
             environment=str(config.environment.get("name", "")),
             policy=config.policy.name,
@@ -250,6 +259,7 @@ class Summarizer:
             episodes_total=header.tasks_total * config.epochs,
             episodes=len(self._begun),
             scored=len(outcomes),
+            not_valid=sum(self.task(t) not in self._preparatory for t in self.not_valid),
             successes=sum(outcomes),
             score=wilson(sum(outcomes), len(outcomes)),
             attributions={label: self._attributions[label] for label in ("planning", "execution", "both", "none")},

@@ -1,8 +1,16 @@
+import anyio
+from msgspec.structs import replace
+
+from events.codec import canonical
+from events.ids import RunId
+from events.kinds import Evaluator, Scored
+from infra.redis_client import connected
+from infra.redis_log import log_key
 from workers.layers import Flags, resolve
 
 
 def test_list_and_show(chime, uploaded, made_run):
-    """Runs are listed newest first with score, interval and bank sizes; `show` prints one in full."""
+    """Runs are listed newest first with score and interval; `show` prints one in full."""
     assert chime("run") == ""
     assert "no runs yet" in chime.err
     first, second = made_run("a"), made_run("b", labels=("rehearsal",))
@@ -13,7 +21,7 @@ def test_list_and_show(chime, uploaded, made_run):
     assert rows[0]["labels"] == ["rehearsal"]
     out = chime("run")
     assert "50.0% of 6" in out
-    assert "unpriced" in out
+    assert "unpriced" in chime("run", "list", "--full")
     shown = chime("run", "show")
     assert "rehearsal" in shown
     assert first.banks.digest() in chime("run", "show", "a")
@@ -22,8 +30,78 @@ def test_list_and_show(chime, uploaded, made_run):
 def test_prices_make_costs(chime, uploaded, made_run):
     """With a price for the model the cost is shown."""
     uploaded(made_run())
-    out = chime("run", "list", "-s", "prices.made-model.input=1", "-s", "prices.made-model.output=2")
+    out = chime("run", "list", "--full", "-s", "prices.made-model.input=1", "-s", "prices.made-model.output=2")
     assert "$0.0022" in out
+
+
+def test_a_row_says_what_the_summary_says(chime, uploaded, made_run):
+    """Every figure of a listed run is the one that reading its whole log gives, whatever its state."""
+    for name, events in (("done", None), ("begun", 1), ("half", 20)):
+        made = made_run(name)
+        made.events = made.events[:events]
+        uploaded(made)
+    chime("run", "cancel", "half", "--reason", "enough")
+    full = {row["run"]: row for row in chime.json("run", "list", "--full")["data"]}
+    rows = {row["run"]: row for row in chime.json("run", "list")["data"]}
+    assert {name: row["status"] for name, row in rows.items()} == {
+        "done": "completed", "begun": "open", "half": "cancelled",
+    }  # fmt: skip
+    for name, row in rows.items():
+        assert row == {field: full[name][field] for field in row}
+
+
+def failing_environment(made, *positions):
+    """`made` with the scores at `positions` as they are recorded where the environment failed."""
+    evaluator = Evaluator(name="toy", version="1")
+    score = Scored(success=False, reward=0.0, evaluator=evaluator, breakdown={"valid": False, "reason": "it is gone"})
+    for position in positions:
+        made.events[position - 1] = replace(made.events[position - 1], data=canonical(score))
+    return made
+
+
+def test_scores_leave_out_what_the_environment_failed(chime, uploaded, made_run):
+    """An episode whose environment failed is told apart: no failure of the agent, and not in the denominator."""
+    uploaded(failing_environment(made_run("a"), 27, 41))
+    uploaded(made_run("b"))
+    for arguments in (("run", "list"), ("run", "list", "--full")):
+        (row,) = [one for one in chime.json(*arguments)["data"] if one["run"] == "a"]
+        assert (row["scored"], row["successes"], row["not_valid"]) == (4, 3, 2)
+    shown = chime("run", "show", "a")
+    assert "3 of 4 scored episodes: 75.0%" in shown
+    assert "2 more are not counted, their environment failed" in shown
+    rows = chime.json("episode", "list", "a")["data"]
+    assert [one["episode"] for one in rows if not one["valid"]] == [3, 5]
+    assert [one["episode"] for one in chime.json("episode", "list", "a", "--failed")["data"]] == [4]
+    assert "not valid: the environment failed" in chime("episode", "show", "a", "3")
+    compared = chime.json("run", "compare", "a", "b")["data"]
+    assert (compared["tasks"], compared["only_second"]) == (4, 2)
+    assert "2 episodes of run a are left out: their environment failed" in compared["warnings"]
+
+
+def test_damaged_runs_are_listed_with_why(chime, uploaded, made_run, redis_server, redis_prefix):
+    """A log that does not begin as ours do, or lost events, is a row that says so, and hides no other run."""
+    uploaded(made_run("good"))
+    odd = made_run("odd")
+    odd.events = [replace(one, version=one.version - 1) for one in odd.events if one.stream == "run"][1:]
+    uploaded(odd)
+    uploaded(made_run("short"))
+
+    async def lose() -> None:
+        async with connected(redis_server.url) as redis:
+            await redis.xdel(log_key(redis_prefix, RunId("short")), "1-0")
+
+    anyio.run(lose)
+    for arguments in (("run", "list"), ("run", "list", "--full")):
+        rows = {row["run"]: row for row in chime.json(*arguments)["data"]}
+        assert (rows["good"]["status"], rows["odd"]["status"], rows["short"]["status"]) == (
+            "completed", "damaged", "damaged",
+        )  # fmt: skip
+        assert rows["odd"]["reason"] == "its log does not begin with run_started but with run_finished"
+        assert "damaged" in chime(*arguments)
+    for arguments in (("run", "show", "odd"), ("run", "cancel", "odd"), ("episode", "list", "short")):
+        chime(*arguments, code=2 if arguments[2] == "odd" else 4)
+        assert chime.err.count("\n") == 1
+    chime("run", "delete", "odd", "--force")
 
 
 def test_compare(chime, uploaded, made_run):

@@ -1,0 +1,92 @@
+-- What a list of runs says about a log, without sending it: KEYS log, index. Reads the run's own stream (`seeded` aside),
+-- the newest `folded` and every `scored`; the large events stay where they are.
+--
+-- Answers {head, last position that lies in an archive only, {kind, at} of the first entry, {position, at} of the last,
+--          entries of the run's stream in order, the newest folded or false, number of folded, of episode streams,
+--          episodes that succeeded, that failed, whose score is not valid: each as numbers with spaces between}
+local log, index = KEYS[1], KEYS[2]
+local rows = {}
+local flat = redis.call('HGETALL', index)
+for i = 1, #flat, 2 do rows[flat[i]] = flat[i + 1] end
+
+local function field(entry, name)
+  if entry then
+    for i = 1, #entry[2], 2 do
+      if entry[2][i] == name then return entry[2][i + 1] end
+    end
+  end
+  return ''
+end
+
+local function event(stream, version)
+  local at = rows[stream .. '/' .. version]
+  return at and redis.call('XRANGE', log, at .. '-0', at .. '-0')[1] or false
+end
+
+local function length(stream)
+  return rows[stream] and tonumber(string.match(rows[stream], '^%d+')) or 0
+end
+
+-- A seed bank may be large, and stands between the head and what was told later.
+local own, before, after = {}, {}, {}
+local first, last = 1, length('run')
+while first <= last do
+  local one = event('run', first)
+  local kind = field(one, 'kind')
+  if kind ~= 'run_started' and kind ~= 'tasks_listed' then break end
+  before[#before + 1] = one
+  first = first + 1
+end
+while last >= first do
+  local one = event('run', last)
+  local kind = field(one, 'kind')
+  if kind == '' or kind == 'seeded' then break end
+  after[#after + 1] = one
+  last = last - 1
+end
+for i = 1, #before do own[i] = before[i] end
+for i = #after, 1, -1 do own[#own + 1] = after[i] end
+
+local succeeded, failed, not_valid, episodes = {}, {}, {}, 0
+for stream in pairs(rows) do
+  local t = string.match(stream, '^episode%-(%d+)$')
+  if t then
+    episodes = episodes + 1
+    local count = length(stream)
+    -- An episode in which nothing went wrong is scored by its fifth event.
+    local scored = count >= 5 and event(stream, 5)
+    for version = 1, count do
+      if field(scored, 'kind') == 'scored' then break end
+      scored = event(stream, version)
+    end
+    if field(scored, 'kind') == 'scored' then
+      local readable, said = pcall(cjson.decode, field(scored, 'data'))
+      if readable and type(said) == 'table' then
+        local breakdown = said['breakdown']
+        if type(breakdown) == 'table' and breakdown['valid'] == false then
+          not_valid[#not_valid + 1] = t
+        elseif said['success'] == true then
+          succeeded[#succeeded + 1] = t
+        else
+          failed[#failed + 1] = t
+        end
+      end
+    end
+  end
+end
+
+local one, end_ = redis.call('XRANGE', log, '-', '+', 'COUNT', 1)[1], redis.call('XREVRANGE', log, '+', '-', 'COUNT', 1)[1]
+local folds = length('projector')
+return {
+  rows['@head'] or '0',
+  rows['@trimmed'] or '0',
+  {field(one, 'kind'), field(one, 'at')},
+  {end_ and end_[1] or '0-0', field(end_, 'at')},
+  own,
+  folds > 0 and event('projector', folds),
+  folds,
+  episodes,
+  table.concat(succeeded, ' '),
+  table.concat(failed, ' '),
+  table.concat(not_valid, ' '),
+}

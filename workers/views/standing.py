@@ -1,0 +1,31 @@
+"""Whether a run is open, paused, cancelled or finished: the last word about it in its own stream."""
+
+from dataclasses import dataclass
+
+from events.kinds import AnyEvent, Noted, Operated, RunFinished
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a run stands."""
+
+    #: `open`, `paused`, `cancelled`, or the outcome of its end
+    status: str = "open"
+    #: why it is paused or cancelled
+    reason: str = ""
+
+    def after(self, event: AnyEvent) -> "Standing":
+        """How it stands once `event` of its own stream was told."""
+        match event:
+            case Operated(action="pause"):
+                return Standing("paused", event.reason)
+            case Operated(action="cancel"):
+                return Standing("cancelled", event.reason)
+            case Operated(action="resume"):
+                return Standing()
+            case Noted(topic="run_stopped"):
+                return Standing("paused", str(event.facts.get("reason", "")))
+            case RunFinished():
+                return Standing(event.outcome, self.reason)
+            case _:
+                return self
