@@ -205,10 +205,10 @@ def unreachable(error: BaseException) -> Failure:
 def said(text: str, secret: str = "") -> str:
     """What somebody else has written, for an error, a record or a log line.
 
-    White space folded, 300 characters at most, `secret` and what looks like one blotted out: before the cut, so that no
-    half of a key is left.
+    White space folded, nothing that steers a terminal, 300 characters at most, `secret` and what looks like one blotted
+    out: before the cut, so that no half of a key is left.
     """
-    line = " ".join(text.split())
+    line = "".join(one if one.isprintable() else "\ufffd" for one in " ".join(text.split()))
     return redacted_strictly(line.replace(secret, "***") if secret else line)[:_SHOWN]
 
 

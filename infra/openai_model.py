@@ -173,7 +173,7 @@ def _counted(
         breaker.give_up()
         return RunStopped(failure.kind, final.reason, failure.status)
     if breaker.fail(endpoint.stop_after):
-        told = f"{final.reason}; {breaker.failed} calls in a row got no answer"
+        told = f"{endpoint.base_url}: {failure.reason} ({breaker.failed} calls in a row got no answer)"
         return RunStopped(DOWN, told, failure.status)
     return final
 

@@ -4,6 +4,7 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
+import httpx2
 import pytest
 
 from infra.model_errors import (
@@ -16,6 +17,7 @@ from infra.model_errors import (
     unreachable,
 )
 
+HEX = "0123456789abcdef" * 3
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -205,6 +207,35 @@ def test_no_answer_is_told_by_its_cause() -> None:
     outer.__cause__ = ConnectionResetError("all attempts\nfailed")
     assert unreachable(outer).shown("").reason == "ConnectionResetError: all attempts failed"
     assert unreachable(EOFError()).reason == "EOFError"
+
+
+@pytest.mark.parametrize(
+    ("error", "unreached"),
+    [
+        (httpx2.ConnectError, True),
+        (httpx2.ConnectTimeout, True),
+        (httpx2.ProxyError, True),
+        (httpx2.ReadError, False),
+        (httpx2.WriteError, False),
+        (httpx2.RemoteProtocolError, False),
+        (httpx2.DecodingError, False),
+    ],
+)
+def test_no_connection_is_told_from_a_broken_one(error: type[Exception], unreached: bool) -> None:
+    """The first is the endpoint's state, the second may be the fate of one request."""
+    failure = unreachable(error("odd"))
+    assert (failure.unreached, failure.kind) == (unreached, "unreachable" if unreached else "connection")
+
+
+def test_half_a_secret_is_never_left() -> None:
+    """What is matched and what is shown end somewhere; a key that stands there is hidden before the cut or left out."""
+    for padding in range(250, 320):
+        for key in (HEX, "abcdefgh-hunter22"):
+            failure = of_status(400, "x" * padding + f" {key} {key}", {}, NOW)
+            assert key[:5] not in failure.shown("abcdefgh-hunter22").reason
+    for padding in range(1980, 2010):
+        told = of_status(400, " ".join(["sk-abcdefgh12345"] * 50)[:padding].ljust(padding) + f" {HEX}", {}, NOW)
+        assert HEX[:5] not in told.shown("").reason
 
 
 def test_a_secret_is_blotted_out() -> None:

@@ -1,0 +1,126 @@
+"""Answers that are odd: read for what they hold."""
+
+from typing import Any
+
+import pytest
+from scripted_endpoint import ASKING_SCHEMA, asking, completion
+
+from runtime.ports import TokenUsage, ToolCall
+
+
+def called(*calls: Any) -> bytes:
+    """A completion that asks for tools."""
+    return completion({"content": None, "tool_calls": list(calls)})
+
+
+async def test_content_in_parts_is_joined() -> None:
+    """Text parts in order; parts of another kind are left out."""
+    parts = [{"type": "thinking", "thinking": []}, {"type": "text", "text": "fi"}, {"type": "text", "text": "ne"}, 3]
+    async with asking(completion({"content": parts})) as asked:
+        assert (await asked.complete()).content == "fine"
+
+
+async def test_half_a_surrogate_pair_is_replaced() -> None:
+    """What UTF-8 has no bytes for never gets into a record."""
+    async with asking(completion({"content": "a\ud83d b"})) as asked:
+        assert (await asked.complete()).content == "a? b"
+
+
+async def test_tool_calls_keep_good_ids_and_get_others() -> None:
+    """A missing, doubled or wrong id is replaced by one that no other call of the answer has."""
+    call = {"function": {"name": "look", "arguments": "{}"}}
+    given = [{"id": "call-3-2"} | call, call, {"id": "b"} | call, {"id": "b"} | call, {"id": 7} | call]
+    async with asking(called(*given)) as asked:
+        answer = await asked.complete()
+    assert [one.id for one in answer.tool_calls] == ["call-3-2", "call-3-2+", "b", "call-3-4", "call-3-5"]
+
+
+async def test_arguments_are_text_whatever_came() -> None:
+    """An object becomes JSON text, nothing becomes {}, text stays as it is even where it is no JSON."""
+    arguments = [{"room": "Küche"}, None, '{"room": ', "{}"]
+    calls = [{"id": str(n), "function": {"name": "look", "arguments": one}} for n, one in enumerate(arguments)]
+    async with asking(called(*calls)) as asked:
+        answer = await asked.complete()
+    assert [one.arguments for one in answer.tool_calls] == ['{"room": "Küche"}', "{}", '{"room": ', "{}"]
+
+
+@pytest.mark.parametrize("given", [{"id": "a"}, {"id": "a", "function": {"arguments": "{}"}}, None, "look"])
+async def test_a_tool_call_without_a_name_is_none(given: Any) -> None:
+    """It is left out; the ones beside it stay."""
+    good = {"id": "b", "function": {"name": "look", "arguments": "{}"}}
+    async with asking(called(given, good)) as asked:
+        answer = await asked.complete()
+    assert answer.tool_calls == [ToolCall(id="b", name="look", arguments="{}")]
+
+
+@pytest.mark.parametrize("given", [None, {}, "look()", 3])
+async def test_tool_calls_of_another_type_are_none(given: Any) -> None:
+    """The answer has its content and no calls."""
+    async with asking(completion({"content": "fine", "tool_calls": given})) as asked:
+        assert (await asked.complete()).tool_calls == []
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (None, TokenUsage()),
+        ("many", TokenUsage()),
+        ({"prompt_tokens": 5, "completion_tokens": 2}, TokenUsage(prompt_tokens=5, completion_tokens=2)),
+        (
+            {"prompt_tokens": 5, "completion_tokens": 0, "prompt_tokens_details": {"cached_tokens": 4}},
+            TokenUsage(prompt_tokens=5, completion_tokens=0, cached_tokens=4),
+        ),
+        ({"prompt_tokens": -1, "completion_tokens": 10**30, "prompt_tokens_details": []}, TokenUsage()),
+        ({"prompt_tokens": 1.5, "completion_tokens": True, "prompt_tokens_details": None}, TokenUsage()),
+    ],
+)
+async def test_usage_is_what_can_be_a_count(given: Any, expected: TokenUsage) -> None:
+    """Everything else is unknown, not 0."""
+    async with asking(completion(usage=given)) as asked:
+        assert (await asked.complete()).usage == expected
+
+
+@pytest.mark.parametrize("given", [None, "", 3, {"reason": "stop"}])
+async def test_a_missing_finish_reason_follows_from_the_answer(given: Any) -> None:
+    """`tool_calls` where there are some, `stop` elsewhere."""
+    call = {"id": "a", "function": {"name": "look", "arguments": "{}"}}
+    for message, expected in (({"content": "fine"}, "stop"), ({"tool_calls": [call]}, "tool_calls")):
+        async with asking(completion(choices=[{"message": message, "finish_reason": given}])) as asked:
+            assert (await asked.complete()).finish_reason == expected
+
+
+@pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
+async def test_json_in_the_reasoning_is_the_answer_where_there_is_no_other(name: str) -> None:
+    """Only with a schema asked for, no content, and an object there."""
+    async with asking(completion({"content": None, name: '{"plan": "x"}'})) as asked:
+        assert (await asked.complete(ASKING_SCHEMA)).content == '{"plan": "x"}'
+        plain = await asked.complete()
+    assert (plain.content, plain.reasoning) == ("", '{"plan": "x"}')
+    for message in ({"content": "fine", name: '{"plan": "x"}'}, {"content": "fine", name: "hm"}):
+        async with asking(completion(message)) as asked:
+            assert (await asked.complete(ASKING_SCHEMA)).content == "fine"
+    async with asking(completion({"content": "", name: "let me think"})) as asked:
+        assert (await asked.complete(ASKING_SCHEMA)).content == ""
+
+
+@pytest.mark.parametrize(
+    ("said", "content", "reasoning"),
+    [
+        ("<think>\nhm <b>\n</think>\n\nyes", "yes", "hm <b>"),
+        ("<think></think>yes", "yes", ""),
+        ("\n<think>cut o", "", "cut o"),
+        ("the tag <think>x</think>", "the tag <think>x</think>", ""),
+    ],
+)
+async def test_thinking_in_front_of_the_answer_is_no_part_of_it(said: str, content: str, reasoning: str) -> None:
+    """A server without a parser for thinking leaves it in the content; a tag further on is the model's own."""
+    async with asking(completion({"content": said})) as asked:
+        answer = await asked.complete()
+    assert (answer.content, answer.reasoning) == (content, reasoning)
+
+
+async def test_a_refusal_is_an_answer() -> None:
+    """What the model says instead of an answer, marked as filtered."""
+    async with asking(completion({"content": None, "refusal": "I cannot help."})) as asked:
+        answer = await asked.complete()
+    assert (answer.content, answer.finish_reason) == ("I cannot help.", "content_filter")
