@@ -7,10 +7,12 @@ as integers (so -0.0 is 0), lone surrogates replaced by U+FFFD: the bytes of the
 import hashlib
 import json
 import math
+import re
 from typing import Any, TypeVar
 
 import msgspec
 
+from events.consistency import broken
 from events.errors import EventTooLarge, NewerSchema, UnknownKind, UnreadableEvent
 from events.ids import Position, RunId, StreamId, Version, event_id, run_id, stream_id
 from events.kinds import KINDS, AnyEvent, Event
@@ -29,6 +31,9 @@ _DECODERS: dict[str, msgspec.json.Decoder[AnyEvent]] = {
     name: msgspec.json.Decoder(kind) for name, kind in KINDS.items()
 }
 _OBJECT = msgspec.json.Decoder(dict[str, Any])
+#: where an error of the decoder points: `Expected ... - at `$.experiences.planning.lint[0]``
+_PATH = re.compile(r" - at `\$(.*)`$")
+_STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
 
 
 def clean_text(text: str) -> str:
@@ -88,8 +93,20 @@ def decode(recorded: Recorded) -> AnyEvent:
     Raises:
         UnknownKind: a kind this code does not know.
         NewerSchema: a schema above the ones this code knows.
-        UnreadableEvent: data that does not fit the kind.
+        UnreadableEvent: data that does not fit the kind, a value out of its range, fields that contradict each other,
+            or a stream that the kind does not belong to; names the field and the value.
     """
+    event = _typed(recorded)
+    own = event.STREAM
+    if recorded.stream != own and (own != "episode" or not recorded.stream.startswith("episode-")):
+        raise UnreadableEvent(recorded.id, f"stream {recorded.stream!r}: {recorded.kind} belongs to the {own}'s")
+    wrong = broken(event)
+    if wrong is not None:
+        raise UnreadableEvent(recorded.id, wrong.said())
+    return event
+
+
+def _typed(recorded: Recorded) -> AnyEvent:
     kind = KINDS.get(recorded.kind)
     if kind is None:
         raise UnknownKind(recorded.id, recorded.kind, recorded.schema)
@@ -101,7 +118,21 @@ def decode(recorded: Recorded) -> AnyEvent:
         return msgspec.convert(upcast(recorded.kind, recorded.schema, _OBJECT.decode(recorded.data)), kind)
     # msgspec's errors are ValueErrors; the others are a step's, whose data may have any shape inside.
     except (ValueError, RecursionError, LookupError, TypeError, AttributeError) as error:
-        raise UnreadableEvent(recorded.id, str(error)) from error
+        raise UnreadableEvent(recorded.id, f"{error}{_found(str(error), recorded.data)}") from error
+
+
+def _found(message: str, data: bytes) -> str:
+    """What stands where a validation error points, for the message; nothing where that cannot be said."""
+    path = _PATH.search(message)
+    if path is None:
+        return ""
+    try:
+        value: Any = msgspec.json.decode(data)
+        for name, number in _STEP.findall(path[1]):
+            value = value[name] if name else value[int(number)]
+    except (ValueError, LookupError, TypeError):
+        return ""
+    return f", found {value!r:.80}"
 
 
 def decode_as(recorded: Recorded, kind: type[K]) -> K:

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from events.bank import Banks, evolve, seed
-from events.codec import decode, decode_as
+from events.codec import decode
 from events.errors import FoldMismatch, UnreadableEvent
 from events.ids import Position, RunId, episode_of
-from events.kinds import Abandoned, Diagnosed, Folded, RunStarted, Seeded, TasksListed
+from events.kinds import Abandoned, AnyEvent, Diagnosed, Folded, RunStarted, Seeded, TasksListed
 from events.log import Recorded
 from events.operations import Operation
 from events.policies import Policy
@@ -42,8 +42,16 @@ class State:
 
     def after_fold(self, recorded: Recorded, banks: Banks) -> "State":
         """This state with the next episode folded into `banks`, as `recorded` says."""
-        waiting = {t: ended for t, ended in self.waiting.items() if t != self.banks.version}
-        return replace(self, position=recorded.position, banks=banks, waiting=waiting)
+        waiting = dict(self.waiting)
+        del waiting[self.banks.version]
+        return State(
+            run=self.run,
+            header=self.header,
+            tasks=self.tasks,
+            banks=banks,
+            waiting=waiting,
+            position=recorded.position,
+        )
 
     def begun(self) -> RunStarted:
         """The run header.
@@ -56,8 +64,13 @@ class State:
         return self.header
 
 
-def step(state: State, recorded: Recorded) -> State:
+def step(state: State, recorded: Recorded, event: AnyEvent | None = None) -> State:
     """`state` after one more event; evolves where it is a `folded`.
+
+    Args:
+        state: what the log said before.
+        recorded: the next event, perhaps after some of kinds that no replay reads.
+        event: what `recorded` holds, where the caller has decoded it.
 
     Raises:
         FoldMismatch: a `folded` that is out of order or does not fit the banks.
@@ -65,40 +78,38 @@ def step(state: State, recorded: Recorded) -> State:
     """
     if recorded.kind not in REPLAY_KINDS:
         return replace(state, run=recorded.run, position=recorded.position)
-    event = decode(recorded)
-    changes: dict[str, object] = {}
+    event = event or decode(recorded)
+    run, header, tasks, banks, waiting = recorded.run, state.header, state.tasks, state.banks, state.waiting
     match event:
-        case RunStarted():
-            if state.header is not None:
-                raise UnreadableEvent(recorded.id, "the log has begun already")
-            changes = {"header": event, "tasks": tuple(event.tasks)}
-        case TasksListed():
-            changes = {"tasks": (*state.tasks, *event.tasks)}
-        case Seeded():
-            if state.banks.version or state.waiting:
-                raise UnreadableEvent(recorded.id, "a seed bank comes before any episode")
-            changes = {"banks": seed(state.banks, event.items)}
+        case Folded():
+            diagnosed = next_fold(state, recorded, event)
+            return state.after_fold(recorded, evolve(banks, diagnosed, event.operations))
         case Diagnosed() | Abandoned():
             t = episode_of(recorded.stream)
             if t is None:
                 raise UnreadableEvent(recorded.id, f"{recorded.kind} belongs to an episode")
-            changes = {"waiting": {**state.waiting, t: event if isinstance(event, Diagnosed) else None}}
-        case Folded():
-            _, diagnosed = next_fold(state, recorded, event)
-            return state.after_fold(recorded, evolve(state.banks, diagnosed, event.operations))
+            waiting = {**waiting, t: event if isinstance(event, Diagnosed) else None}
+        case RunStarted():
+            if header is not None:
+                raise UnreadableEvent(recorded.id, "the log has begun already")
+            header, tasks = event, tuple(event.tasks)
+        case TasksListed():
+            tasks = (*tasks, *event.tasks)
+        case Seeded():
+            if banks.version or waiting:
+                raise UnreadableEvent(recorded.id, "a seed bank comes before any episode")
+            banks = seed(banks, event.items)
         case _:
             pass
-    return replace(state, run=recorded.run, position=recorded.position, **changes)  # type: ignore[arg-type]  # fields above
+    return State(run=run, header=header, tasks=tasks, banks=banks, waiting=waiting, position=recorded.position)
 
 
-def next_fold(state: State, recorded: Recorded, event: Folded | None = None) -> tuple[Folded, Diagnosed | None]:
-    """The `folded` that `recorded` holds, and what ended the episode that it folds (None = abandoned).
+def next_fold(state: State, recorded: Recorded, event: Folded) -> Diagnosed | None:
+    """What ended the episode that `recorded` folds (None = abandoned).
 
     Raises:
         FoldMismatch: it is not the next version, or its episode has not ended.
-        UnreadableEvent: data that is none.
     """
-    event = event or decode_as(recorded, Folded)
     newest = state.banks.version
     if event.episode != newest or event.bank_version != newest + 1:
         raise FoldMismatch(
@@ -106,7 +117,7 @@ def next_fold(state: State, recorded: Recorded, event: Folded | None = None) -> 
         )
     if event.episode not in state.waiting:
         raise FoldMismatch(recorded.id, "episode", event.episode, "no diagnosed or abandoned before it")
-    return event, state.waiting[event.episode]
+    return state.waiting[event.episode]
 
 
 def replay(events: Iterable[Recorded], state: State | None = None) -> State:

@@ -8,8 +8,9 @@ from typing import Any, ClassVar, Literal
 
 from msgspec import Struct
 
-from events.ids import BankVersion, Label, MemoryId, Stage
+from events.ids import Label, MemoryId, Stage
 from events.operations import Operation
+from events.ranges import Count, FoldedVersion, Lag, Ordinal, Reward, Sha256, ShareE4
 from events.vectors import Vector
 
 Source = Literal["weaviate", "exact", "fallback"]
@@ -21,13 +22,15 @@ class Event(Struct, frozen=True, kw_only=True):
 
     KIND: ClassVar[str]
     SCHEMA: ClassVar[int] = 1
+    #: whose stream it belongs to: the run's, the projector's or an episode's
+    STREAM: ClassVar[Literal["run", "projector", "episode"]] = "episode"
 
 
 class PolicyConfig(Struct, frozen=True, kw_only=True):
     """Which policy decides, with every parameter it has."""
 
     name: str
-    version: int
+    version: Ordinal
     #: name -> integer, or decimal or mode as a string (`events.parameters.Parameters.recorded`)
     parameters: dict[str, int | str]
 
@@ -37,15 +40,15 @@ class RunConfig(Struct, frozen=True, kw_only=True):
 
     policy: PolicyConfig
     #: which rules of evolve, recall and digest the run goes by
-    fold_version: int = 1
+    fold_version: Ordinal = 1
     #: L: episode t reads bank version max(0, t+1-L); `latest` reads the newest and records which
-    lag: int | Literal["latest"]
+    lag: Lag
     #: reads version 0 throughout and learns nothing
     frozen: bool
     #: episodes in flight
-    concurrency: int
+    concurrency: Ordinal
     #: passes over the task list
-    epochs: int
+    epochs: Ordinal
     #: role -> {model, base_url, temperature, max_tokens, ...}; key variables by name, never keys
     models: dict[str, dict[str, Any]]
     #: {name, version, domains, options, seed, ...}
@@ -72,29 +75,30 @@ class EmbedderIdentity(Struct, frozen=True, kw_only=True):
     """What a bank's vectors were made with; vectors of two fingerprints never meet."""
 
     fingerprint: str
-    dimension: int
+    dimension: Ordinal
 
 
 class SeedBank(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Where version 0 comes from: the origin and its digest at that version."""
 
     run: str
-    version: BankVersion
-    digest: str
+    version: FoldedVersion
+    digest: Sha256
     #: how many items the `seeded` events hold together; None in logs that do not say
-    items: int | None = None
+    items: Count | None = None
 
 
 class RunStarted(Event, frozen=True, kw_only=True):
     """The run header, first event of its log."""
 
     KIND: ClassVar[str] = "run_started"
+    STREAM = "run"
     config: RunConfig
     #: ids of one epoch in order; episode t works on task t mod tasks_total
     tasks: list[str]
-    tasks_total: int
+    tasks_total: Count
     #: prompt name -> hex SHA-256
-    prompts: dict[str, str]
+    prompts: dict[str, Sha256]
     embedder: EmbedderIdentity
     #: version of the code
     code: str
@@ -105,6 +109,7 @@ class TasksListed(Event, frozen=True, kw_only=True):
     """The next ids of a task list too long for one event; directly after `run_started`."""
 
     KIND: ClassVar[str] = "tasks_listed"
+    STREAM = "run"
     tasks: list[str]
 
 
@@ -117,14 +122,14 @@ class SeededItem(Struct, frozen=True, kw_only=True):
     #: base text and bullets
     experience: str
     delta_sum: int
-    n: int
+    n: Count
     #: how many bullets `experience` holds
-    bullets: int
-    sources: list[int]
+    bullets: Count
+    sources: list[Count]
     #: length of `sources`
-    seeded_sources: int
-    inserted_at: BankVersion
-    changed_at: BankVersion
+    seeded_sources: Count
+    inserted_at: FoldedVersion
+    changed_at: FoldedVersion
     scenario_vector: Vector
     #: in order of arrival
     experience_vectors: list[Vector]
@@ -134,6 +139,7 @@ class Seeded(Event, frozen=True, kw_only=True):
     """Items of the seed bank in id order; they make version 0."""
 
     KIND: ClassVar[str] = "seeded"
+    STREAM = "run"
     items: list[SeededItem]
 
 
@@ -144,7 +150,7 @@ class Query(Struct, frozen=True, kw_only=True):
     vector: Vector
 
 
-class Candidate(Struct, frozen=True, kw_only=True):
+class Candidate(Struct, frozen=True, kw_only=True, gc=False):
     """One of the at most N items at or above the floor, with its arithmetic of equation (5)."""
 
     id: MemoryId
@@ -153,13 +159,13 @@ class Candidate(Struct, frozen=True, kw_only=True):
     #: nearest float64 of dot / 2^48
     similarity: float
     delta_sum: int
-    n: int
+    n: Count
     #: nearest float64 of delta_sum / (10000 (n + lambda)), before alpha and clip
     adjusted: float
     #: nearest float64 of similarity x (1 + clip(alpha x adjusted, -beta, beta))
     score: float
     #: 1, 2, 3 ... after the near-tie step
-    rank: int
+    rank: Ordinal
     #: among the first K
     chosen: bool
 
@@ -169,18 +175,18 @@ class Retrieved(Event, frozen=True, kw_only=True):
 
     KIND: ClassVar[str] = "retrieved"
     stage: Stage
-    bank_version: BankVersion
+    bank_version: FoldedVersion
     query: Query
     candidates: list[Candidate]
     source: Source
 
 
-class Usage(Struct, frozen=True, kw_only=True):
+class Usage(Struct, frozen=True, kw_only=True, gc=False):
     """Tokens as the endpoint counted them; null where it did not say."""
 
-    prompt_tokens: int | None = 0
-    completion_tokens: int | None = 0
-    calls: int = 0
+    prompt_tokens: Count | None = 0
+    completion_tokens: Count | None = 0
+    calls: Count = 0
 
     def __add__(self, other: "Usage") -> "Usage":
         def both(a: int | None, b: int | None) -> int | None:
@@ -203,10 +209,10 @@ class Planned(Event, frozen=True, kw_only=True):
     calls: list[str]
 
 
-class EnvironmentAttempt(Struct, frozen=True, kw_only=True):
+class EnvironmentAttempt(Struct, frozen=True, kw_only=True, gc=False):
     """An attempt that the environment, not the agent, ended."""
 
-    attempt: int
+    attempt: Ordinal
     reason: str
 
 
@@ -215,9 +221,9 @@ class Executed(Event, frozen=True, kw_only=True):
 
     KIND: ClassVar[str] = "executed"
     #: hex SHA-256 of the body in the blob store
-    trajectory: str
-    steps: int
-    errors: int
+    trajectory: Sha256
+    steps: Count
+    errors: Count
     #: why it ended: `done`, `max_steps`, `max_errors`, `timeout`, `env_crashed`, `env_timeout`, `model` ...
     stop: str
     attempts: list[EnvironmentAttempt]
@@ -225,7 +231,7 @@ class Executed(Event, frozen=True, kw_only=True):
     calls: list[str]
 
 
-class Evaluator(Struct, frozen=True, kw_only=True):
+class Evaluator(Struct, frozen=True, kw_only=True, gc=False):
     name: str
     version: str
 
@@ -235,8 +241,7 @@ class Scored(Event, frozen=True, kw_only=True):
 
     KIND: ClassVar[str] = "scored"
     success: bool
-    #: in [0, 1]
-    reward: float
+    reward: Reward
     evaluator: Evaluator
     breakdown: dict[str, Any]
 
@@ -269,7 +274,7 @@ class Experience(Struct, frozen=True, kw_only=True):
     acceptable: bool
     lint: list[str]
     #: the gate's own word, units of 1e-4, in [0, 10000]; only where the policy asks for it
-    usefulness_e4: int | None = None
+    usefulness_e4: ShareE4 | None = None
 
 
 class StageExperiences(Struct, frozen=True, kw_only=True):
@@ -280,12 +285,12 @@ class StageExperiences(Struct, frozen=True, kw_only=True):
         return self.planning if stage == "planning" else self.execution
 
 
-class MergeProposal(Struct, frozen=True, kw_only=True):
+class MergeProposal(Struct, frozen=True, kw_only=True, gc=False):
     """A text the model wrote for the item that looked nearest to the diagnosing worker."""
 
     target: MemoryId
     #: hex SHA-256 of the UTF-8 bytes of the target's experience
-    target_sha256: str
+    target_sha256: Sha256
     text: str
 
 
@@ -306,12 +311,12 @@ class Diagnosed(Event, frozen=True, kw_only=True):
     #: a_t
     label: Label
     #: gamma_t in units of 1e-4, an integer in [0, 10000]
-    confidence_e4: int
+    confidence_e4: ShareE4
     retrieved: RetrievedIds
     #: within `retrieved`, each once
     misleading: list[MemoryId]
     #: distinct names the gate gave that were not retrieved
-    misleading_dropped: int
+    misleading_dropped: Count
     experiences: StageExperiences
     merge_proposals: MergeProposals
     #: why there was no usable judgement; then no bank changes
@@ -326,19 +331,20 @@ class Abandoned(Event, frozen=True, kw_only=True):
     KIND: ClassVar[str] = "abandoned"
     stage: Literal["planning", "execution", "scoring"]
     reason: str
-    attempts: int
+    attempts: Count
 
 
 class Folded(Event, frozen=True, kw_only=True):
     """M_{t+1}, by digest, and the operations that lead to it from M_t."""
 
     KIND: ClassVar[str] = "folded"
+    STREAM = "projector"
     #: t
-    episode: int
+    episode: Count
     #: t + 1
-    bank_version: BankVersion
+    bank_version: FoldedVersion
     #: hex SHA-256 of the banks at that version
-    digest: str
+    digest: Sha256
     operations: list[Operation]
 
 
@@ -346,6 +352,7 @@ class Operated(Event, frozen=True, kw_only=True):
     """What a person did to the run."""
 
     KIND: ClassVar[str] = "operated"
+    STREAM = "run"
     action: str
     target: str
     author: str
@@ -356,6 +363,7 @@ class Noted(Event, frozen=True, kw_only=True):
     """What the runtime learned that a later reader needs."""
 
     KIND: ClassVar[str] = "noted"
+    STREAM = "run"
     topic: str
     facts: dict[str, Any]
 
@@ -364,18 +372,19 @@ class Counts(Struct, frozen=True, kw_only=True):
     """What a finished run's log holds."""
 
     #: episode streams in the log
-    episodes: int
-    diagnosed: int
+    episodes: Count
+    diagnosed: Count
     #: those of `diagnosed` with a reason
-    degraded: int
-    abandoned: int
-    folded: int
+    degraded: Count
+    abandoned: Count
+    folded: Count
 
 
 class RunFinished(Event, frozen=True, kw_only=True):
     """The last event of a run that cannot go on."""
 
     KIND: ClassVar[str] = "run_finished"
+    STREAM = "run"
     outcome: Outcome
     counts: Counts
 

@@ -5,25 +5,26 @@ from typing import Literal
 from msgspec import Struct
 
 from events.ids import MemoryId, Stage
+from events.ranges import Count, FeedbackE4, Ordinal
 
 MergeHow = Literal["recorded", "rewritten", "appended"]
 DiscardReason = Literal["missing", "confidence", "unacceptable", "not_novel"]
 
 
-class ValueUpdated(Struct, frozen=True, kw_only=True, tag_field="op", tag="value"):
+class ValueUpdated(Struct, frozen=True, kw_only=True, gc=False, tag_field="op", tag="value"):
     """Equation (9) for one retrieved item."""
 
     bank: Stage
     id: MemoryId
-    #: delta_{i,t} of equation (8) in units of 1e-4, in [-10000, 10000]
-    delta_e4: int
+    #: delta_{i,t} of equation (8)
+    delta_e4: FeedbackE4
     #: sum of feedback after this operation, units of 1e-4
     delta_sum: int
     #: reuse count after this operation
-    n: int
+    n: Ordinal
 
 
-class Ignored(Struct, frozen=True, kw_only=True, tag_field="op", tag="noop"):
+class Ignored(Struct, frozen=True, kw_only=True, gc=False, tag_field="op", tag="noop"):
     """Feedback for an item that is no longer in the bank."""
 
     bank: Stage
@@ -31,23 +32,23 @@ class Ignored(Struct, frozen=True, kw_only=True, tag_field="op", tag="noop"):
     reason: Literal["absent"] = "absent"
 
 
-class Pruned(Struct, frozen=True, kw_only=True, tag_field="op", tag="prune"):
+class Pruned(Struct, frozen=True, kw_only=True, gc=False, tag_field="op", tag="prune"):
     """n >= n_min and v < theta_prune after this episode's feedback."""
 
     bank: Stage
     id: MemoryId
 
 
-class Inserted(Struct, frozen=True, kw_only=True, tag_field="op", tag="insert"):
+class Inserted(Struct, frozen=True, kw_only=True, gc=False, tag_field="op", tag="insert"):
     """A new item with v = 0, n = 0: the second case of equation (10)."""
 
     bank: Stage
     id: MemoryId
     #: t of the episode it comes from
-    source: int
+    source: Count
 
 
-class Merged(Struct, frozen=True, kw_only=True, tag_field="op", tag="merge"):
+class Merged(Struct, frozen=True, kw_only=True, gc=False, tag_field="op", tag="merge"):
     """The new experience joins its most similar item: the first case of equation (10)."""
 
     bank: Stage
@@ -56,10 +57,10 @@ class Merged(Struct, frozen=True, kw_only=True, tag_field="op", tag="merge"):
     #: c_new . c_target in units of 2^-48
     dot: int
     how: MergeHow
-    source: int
+    source: Count
 
 
-class Discarded(Struct, frozen=True, kw_only=True, tag_field="op", tag="discard"):
+class Discarded(Struct, frozen=True, kw_only=True, gc=False, tag_field="op", tag="discard"):
     """The third case of equation (10); the first reason that applies."""
 
     bank: Stage

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from events.errors import NotAUnitVector
 from events.ids import MemoryId
-from events.vectors import Vector
+from events.vectors import Vector, of_raw
 
 #: rows of one block; 8 MiB at 1024 dimensions, untouched until written
 _BLOCK = 1024
@@ -71,7 +71,7 @@ class Rows:
         """The row as recorded."""
         assert self._store is not None  # noqa: S101 - a row exists
         block, at = divmod(row, _BLOCK)
-        return Vector(dim=self._store.dimension, q24=self._store.blocks[block][at].astype("<i4").tobytes())
+        return of_raw(self._store.blocks[block][at].astype("<i4").tobytes())
 
     def appended(self, vector: Vector, owner: MemoryId) -> tuple["Rows", int]:
         """These rows and one more; the number of the new one.

@@ -4,13 +4,16 @@
 integer-valued arrays is therefore exact in any order, on any CPU and BLAS.
 """
 
+from base64 import b64encode
 from collections.abc import Sequence
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
-from msgspec import Struct
+from msgspec import Meta, Struct, ValidationError, convert, field
 
 from events.errors import NotAUnitVector
+from events.ranges import Ordinal
 
 #: one component's 1.0
 ONE = 1 << 24
@@ -21,29 +24,70 @@ DOT_ONE = 1 << 48
 _SLACK = 1 << 38
 
 
-class Vector(Struct, frozen=True, kw_only=True):
-    """`{"dim": d, "q24": base64}`: d little-endian int32."""
+class Vector(Struct, frozen=True, kw_only=True, gc=False):
+    """`{"dim": d, "q24": base64}`: d little-endian int32.
 
-    dim: int
-    q24: bytes
+    The text is unpacked where the vector is used: a replay uses few of those that it reads, and unpacking is half of
+    what decoding an event costs.
+    """
+
+    dim: Ordinal
+    #: base64 of `q24`, which is its name in the log
+    packed: Annotated[str, Meta(extra_json_schema={"contentEncoding": "base64"})] = field(name="q24")
+
+    @property
+    def fits(self) -> bool:
+        """Whether the text is as long as `dim` says: what can be said without unpacking it."""
+        return len(self.packed) == (4 * self.dim + 2) // 3 * 4
+
+    @property
+    def q24(self) -> bytes:
+        """The d little-endian int32.
+
+        Raises:
+            NotAUnitVector: no base64, or `dim` is not what it holds.
+        """
+        try:
+            raw = convert(self.packed, bytes)
+        except ValidationError as error:
+            raise NotAUnitVector("a vector's components are no base64") from error
+        if len(raw) != 4 * self.dim or not raw:
+            raise NotAUnitVector(f"a vector says {self.dim} dimensions and holds {len(raw)} bytes, not 4 each")
+        return raw
 
     def array(self) -> npt.NDArray[np.int32]:
-        """Components x 2^24, int32, shape (d,); a view, not a copy."""
+        """Components x 2^24, int32, shape (d,).
+
+        Raises:
+            NotAUnitVector: as `q24`.
+        """
         return np.frombuffer(self.q24, dtype="<i4")
 
     def exact(self) -> npt.NDArray[np.float64]:
         """Components x 2^24 as integer-valued float64, shape (d,).
 
         Raises:
-            NotAUnitVector: `dim` is not what `q24` holds, or the length is not 1.
+            NotAUnitVector: as `q24`, or the length is not 1.
         """
-        if len(self.q24) != 4 * self.dim or self.dim == 0:
-            raise NotAUnitVector(f"a vector says {self.dim} dimensions and holds {len(self.q24)} bytes, not 4 each")
-        exact = self.array().astype(np.float64)
-        # A hostile log may hold components up to 2^31: then this sum is inexact, but still far above the bound.
-        if abs(float(exact @ exact) - DOT_ONE) > _SLACK:
-            raise NotAUnitVector("a vector's squared components do not add up to 2^48: it is not of unit length")
-        return exact
+        return unit(self.q24)
+
+
+def unit(raw: bytes) -> npt.NDArray[np.float64]:
+    """The components in `raw` (little-endian int32) as integer-valued float64, shape (d,).
+
+    Raises:
+        NotAUnitVector: their length is not 1.
+    """
+    exact = np.frombuffer(raw, dtype="<i4").astype(np.float64)
+    # A hostile log may hold components up to 2^31: then this sum is inexact, but still far above the bound.
+    if abs(float(exact @ exact) - DOT_ONE) > _SLACK:
+        raise NotAUnitVector("a vector's squared components do not add up to 2^48: it is not of unit length")
+    return exact
+
+
+def of_raw(raw: bytes) -> Vector:
+    """The vector whose d little-endian int32 are `raw`."""
+    return Vector(dim=len(raw) // 4, packed=b64encode(raw).decode("ascii"))
 
 
 def fixed_point(components: Sequence[float] | npt.NDArray[np.float64] | npt.NDArray[np.float32]) -> Vector:
@@ -59,4 +103,4 @@ def fixed_point(components: Sequence[float] | npt.NDArray[np.float64] | npt.NDAr
     length = float(np.sqrt(values @ values)) if values.ndim == 1 and values.size else 0.0
     if not np.isfinite(length) or length == 0.0:
         raise NotAUnitVector("an embedder returned a vector that is empty, zero or not finite")
-    return Vector(dim=values.size, q24=np.rint(values / length * ONE).astype("<i4").tobytes())
+    return of_raw(np.rint(values / length * ONE).astype("<i4").tobytes())

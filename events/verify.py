@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 
 from events import policies
 from events.bank import evolve
-from events.codec import decode, decode_as
-from events.errors import FoldMismatch, UnreadableEvent, VersionGap
-from events.fold import REPLAY_KINDS, State, decide, next_fold, step
-from events.ids import StreamId, episode_of
-from events.kinds import Retrieved
+from events.errors import FoldMismatch, UnreadableEvent
+from events.fold import State, decide, next_fold, step
+from events.ids import episode_of
+from events.kinds import Folded, Retrieved
 from events.log import Recorded
 from events.policies import Policy
+from events.reading import Reading
 from events.recall import recall
 from events.window import Window
 
@@ -35,7 +35,7 @@ class Verifier:
     report: Verified = field(default_factory=Verified)
     _state: State = field(default_factory=State)
     _policy: Policy | None = None
-    _versions: dict[StreamId, int] = field(default_factory=dict)
+    _reading: Reading = field(default_factory=Reading)
     _window: Window | None = None
 
     @property
@@ -48,37 +48,27 @@ class Verifier:
 
         Raises:
             VersionGap: a position or version that is not the next.
-            FoldMismatch: operations, digest or candidates that are not what the fold gives.
-            UnreadableEvent: data that is none, or an unknown kind or schema.
+            FoldMismatch: operations, digest or candidates that are not what the fold gives, or else as `Reading.feed`.
+            UnreadableEvent: as `Reading.feed`.
         """
-        self._check_order(recorded)
-        if recorded.kind == "folded" and self._policy is not None:
-            self._state = self._checked_fold(recorded, self._policy)
-        elif recorded.kind in REPLAY_KINDS:
-            self._state = step(self._state, recorded)
-        elif recorded.kind == "retrieved" and self._policy is not None:
-            self._check_recall(recorded, self._policy)
+        event = self._reading.feed(recorded)
+        if isinstance(event, Folded) and self._policy is not None:
+            self._state = self._checked_fold(recorded, event, self._policy)
+        elif isinstance(event, Retrieved) and self._policy is not None:
+            self._check_recall(recorded, event, self._policy)
         else:
-            decode(recorded)
+            self._state = step(self._state, recorded, event)
         if self._policy is None:
             self._policy = policies.of_run(self._state.begun().config)
             self._window = Window(self._state.begun().config, self._state.banks)
         elif self._window is not None and recorded.kind in ("seeded", "folded"):
             self._window.add(self._state.banks)
-        self.report.events += 1
+        self.report.events = self._reading.events
         self.report.digest = ""
 
-    def _check_order(self, recorded: Recorded) -> None:
-        if recorded.position != self.report.events + 1:
-            raise VersionGap(f"position of {recorded.id}", self.report.events + 1, recorded.position)
-        expected = self._versions.get(recorded.stream, 0) + 1
-        if recorded.version != expected:
-            raise VersionGap(f"version of {recorded.id}", expected, recorded.version)
-        self._versions[recorded.stream] = expected
-
-    def _checked_fold(self, recorded: Recorded, policy: Policy) -> State:
+    def _checked_fold(self, recorded: Recorded, event: Folded, policy: Policy) -> State:
         """The state after a `folded` that is exactly what the fold gives."""
-        event, diagnosed = next_fold(self._state, recorded)
+        diagnosed = next_fold(self._state, recorded, event)
         banks = self._state.banks
         operations = decide(policy, self._state.begun(), banks, event.episode, diagnosed)
         if operations != event.operations:
@@ -89,8 +79,7 @@ class Verifier:
         self.report.versions += 1
         return self._state.after_fold(recorded, evolved)
 
-    def _check_recall(self, recorded: Recorded, policy: Policy) -> None:
-        event = decode_as(recorded, Retrieved)
+    def _check_recall(self, recorded: Recorded, event: Retrieved, policy: Policy) -> None:
         assert self._window is not None  # noqa: S101 - made with the policy
         config, t = self._state.begun().config, episode_of(recorded.stream)
         if t is None:

@@ -17,7 +17,7 @@ import numpy as np
 
 from events.errors import BadInput
 from events.kinds import EmbedderIdentity
-from events.vectors import ONE, Vector
+from events.vectors import ONE, Vector, of_raw
 from runtime.ports import Side
 
 #: dimensions; a power of two, so that a bucket is a few bits of the hash
@@ -144,7 +144,7 @@ def embedded(text: str) -> Vector:
         sums[0], squared = 1, 1
     # sqrt, division and multiplication are correctly rounded by IEEE 754: the same bits on every machine.
     length = math.sqrt(squared)
-    return Vector(dim=_DIMENSION, q24=np.array([round(c / length * ONE) for c in sums], dtype="<i4").tobytes())
+    return of_raw(np.array([round(c / length * ONE) for c in sums], dtype="<i4").tobytes())
 
 
 @lru_cache(maxsize=1 << 16)

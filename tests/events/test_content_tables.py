@@ -135,10 +135,10 @@ def test_discard_reasons_in_order(fold: Fold, gamma: int, wrong: list[str], reas
 
 
 def test_the_recorded_verdict_decides_acceptance(fold: Fold) -> None:
-    """`acceptable` alone counts: an experience with a lint reason is refused by it, not by reading the reasons."""
+    """An experience with a lint reason is discarded, its like without one is inserted."""
     scribe = Scribe()
     new = experience(HERE, acceptable=False, lint=["shorter than 20"])
-    scribe.episode(label="both", experiences=news(new, new | {"acceptable": True}))
+    scribe.episode(label="both", experiences=news(new, new | {"acceptable": True, "lint": []}))
     assert [one["op"] for one in fold(scribe).operations[0]] == ["discard", "insert"]
 
 
@@ -225,7 +225,7 @@ REWRITE = [
     (OLD, "Base.", 1, AWAY, "appended"),  # stale: the target has gained a bullet since
     ("old.planning-5", "Base.\n- Bullet.", 1, AWAY, "appended"),  # another item was nearest then
     (OLD, "Base.\n- Bullet.", 1, HERE, "recorded"),  # not novel wins over any proposal
-    (OLD, "Base.\n- Bullet.", 5, AWAY, "rewritten"),  # a full item can be rewritten
+    (OLD, "Base." + 5 * "\n- Bullet.", 5, AWAY, "rewritten"),  # a full item can be rewritten
     (OLD, "Base.", 5, AWAY, "recorded"),  # stale, and the item is full
 ]
 
@@ -233,7 +233,7 @@ REWRITE = [
 @pytest.mark.parametrize(("target", "of", "bullets", "known", "how"), REWRITE)
 def test_merge_proposals(fold: Fold, target: str, of: str, bullets: int, known: list[int], how: str) -> None:
     """A proposal is used only for the nearest item with the text it was made for; else the text is appended."""
-    old = "Base.\n- Bullet."
+    old = "Base." + bullets * "\n- Bullet."
     seed = seed_item(OLD, HERE, experience=old, bullets=bullets, experience_vectors=[vector(known), vector(AWAY)])
     scribe = Scribe(parameters={"merge_text": "rewrite"}, seeds=[seed])
     new = experience(HERE, HERE, "A new experience of its own.")

@@ -9,9 +9,10 @@ import plain_logs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from events.errors import NotAUnitVector
-from events.vectors import Vector, fixed_point
+from events.vectors import Vector, fixed_point, of_raw
 
 
 def test_components_are_rounded_half_to_even() -> None:
@@ -47,7 +48,22 @@ def test_what_is_no_unit_vector_is_refused(dim: int, parts: list[int]) -> None:
     """Another number of bytes than dimensions, none at all, or another length than 1."""
     raw = np.array(parts, dtype="<i4").tobytes()
     with pytest.raises(NotAUnitVector):
-        Vector(dim=dim, q24=raw).exact()
+        replace(of_raw(raw), dim=dim).exact()
+
+
+@pytest.mark.parametrize("text", ["*AAA", "AAA", "AAAA====", "AAAAAA=A", "é" * 8])
+def test_what_is_no_base64_is_refused(text: str) -> None:
+    """Another alphabet, length or padding."""
+    with pytest.raises(NotAUnitVector):
+        _ = Vector(dim=1, packed=text).q24
+
+
+@given(st.binary(min_size=4, max_size=40).filter(lambda raw: len(raw) % 4 == 0), st.integers(-1, 1))
+def test_a_text_fits_its_dimensions(raw: bytes, more: int) -> None:
+    """What is told from the text's length alone: as long as base64 of four bytes a dimension."""
+    vector = of_raw(raw)
+    assert vector.q24 == raw
+    assert replace(vector, dim=vector.dim + 3 * more).fits == (more == 0)
 
 
 @given(st.integers(2, 400), st.integers(0, 10**6))
@@ -64,4 +80,4 @@ def test_a_float64_product_is_the_exact_integer(dim: int, seed: int) -> None:
 def test_the_anchor_is_a_unit_vector_of_the_format() -> None:
     """The vectors that the tables use pass the product's own check."""
     for components in (plain_logs.anchor(), plain_logs.at_dot(plain_logs.MERGE), plain_logs.at_dot(0)):
-        Vector(dim=5, q24=np.array(components, dtype="<i4").tobytes()).exact()
+        of_raw(np.array(components, dtype="<i4").tobytes()).exact()

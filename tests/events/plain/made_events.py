@@ -1,12 +1,17 @@
-"""Hypothesis strategies for events of every kind, from the structs' own annotations, and for ids and JSON."""
+"""Hypothesis strategies for events of every kind, from the structs' own annotations, and for ids and JSON.
+
+What a type cannot say of an event (`events.consistency`) is put right afterwards, by `consistent_events`.
+"""
 
 from functools import cache
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import msgspec
+from consistent_events import consistent
 from hypothesis import strategies as st
 from plain_logs import vector
 
+from events.ids import MemoryId
 from events.kinds import KINDS, AnyEvent
 from events.vectors import Vector
 
@@ -39,9 +44,9 @@ def made(kind: Any) -> st.SearchStrategy[Any]:
     if kind is Vector:
         parts = st.lists(st.integers(-(2**31), 2**31 - 1), min_size=1, max_size=4)
         return parts.map(lambda numbers: msgspec.convert(vector(numbers), Vector))
-    if kind is Any:
-        return json_values
     plain: dict[Any, st.SearchStrategy[Any]] = {
+        Any: json_values,
+        MemoryId: memories,
         str: texts,
         int: integers,
         float: floats,
@@ -54,6 +59,8 @@ def made(kind: Any) -> st.SearchStrategy[Any]:
     if hasattr(kind, "__supertype__"):
         return made(kind.__supertype__)
     origin, parts_of = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return within(parts_of[0], parts_of[1])
     if origin is Literal:
         return st.sampled_from(parts_of)
     if origin is list:
@@ -63,7 +70,20 @@ def made(kind: Any) -> st.SearchStrategy[Any]:
     if origin is Union or parts_of:
         return st.one_of([made(part) for part in parts_of])
     types = {one.name: one.type for one in msgspec.structs.fields(kind)}
-    return st.builds(kind, **{name: made(part) for name, part in types.items()})
+    built = st.builds(kind, **{name: made(part) for name, part in types.items()})
+    return built.map(consistent) if kind in KINDS.values() else built
+
+
+def within(kind: Any, meta: msgspec.Meta) -> st.SearchStrategy[Any]:
+    """Values of a type inside its plain range."""
+    kind = getattr(kind, "__supertype__", kind)
+    low, high = meta.ge, meta.le
+    if kind is int:
+        return st.integers(-(2**63) if low is None else int(low), 2**63 - 1 if high is None else int(high))
+    if kind is float:
+        return st.floats(low, high, allow_nan=False, allow_infinity=False)
+    assert meta.pattern is not None, meta
+    return st.from_regex(meta.pattern.replace("$", r"\Z"))
 
 
 def events() -> st.SearchStrategy[AnyEvent]:
