@@ -15,11 +15,11 @@ from msgspec import Struct
 from redis.asyncio import Redis
 
 from events.codec import canonical
-from events.errors import BadInput, Unreachable
+from events.errors import BadInput
 from events.ids import RunId
 from infra.blobs import get_messages, put_messages
 from infra.redis_client import our_errors
-from runtime.errors import ModelRefused, ModelUnavailable, RunStopped
+from runtime.errors import ModelRefused, ModelUnavailable, RunStopped, StoreAway
 from runtime.ports import Blobs, CallKey, ChatAnswer, ChatModel, ChatRequest, Clock, Role, TokenUsage
 from runtime.task import Message
 
@@ -159,7 +159,7 @@ class RecordedCalls:
         Raises:
             MissingBlob: a stored answer whose body is gone.
             UnreadableCall: a stored answer that is not of this format.
-            Unreachable: where calls are kept does not answer.
+            StoreAway: where calls are kept does not answer.
         """
         digest = _digest(request)
         if (known := await self._store.get(key.run, f"{key.id} {digest}")) is not None:
@@ -173,7 +173,7 @@ class RecordedCalls:
         # The answer is paid for: whoever stops now finds it when going on.
         with anyio.move_on_after(_STORE_S, shield=True):
             return await self._kept(request, key, digest, began, answer)
-        raise Unreachable(f"the answer of call {key.id} could not be stored within {_STORE_S:g} s")
+        raise StoreAway(f"the answer of call {key.id} could not be stored within {_STORE_S:g} s")
 
     async def _kept(
         self, request: ChatRequest, key: CallKey, digest: str, began: float, answer: ChatAnswer

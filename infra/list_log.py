@@ -95,6 +95,10 @@ class ListLog:
             if events
         }
 
+    async def length(self, stream: StreamId) -> int:
+        """As `runtime.ports.EventLog.length`."""
+        return len(await self.read_stream(stream))
+
     async def head(self) -> Position:
         """As `runtime.ports.EventLog.head`."""
         await anyio.lowlevel.checkpoint()

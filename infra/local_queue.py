@@ -40,6 +40,21 @@ class LocalQueue:
         """Those of `jobs` that neither wait nor run: ended, failed, or never queued here."""
         return [job for job in jobs if job not in self._waiting[job.kind] and job not in self._running]
 
+    async def depths(self) -> dict[JobKind, int]:
+        """How many jobs wait."""
+        return {kind: len(waiting) for kind, waiting in self._waiting.items()}
+
+    async def discard(self, jobs: Iterable[Job]) -> None:
+        """Nothing: a job that is lost here has left nothing behind."""
+
+    async def refused(self, run: RunId) -> str | None:  # noqa: ARG002 - the protocol names it
+        """None: whoever serves this queue is the only one, and stops the run itself."""
+        return None
+
+    async def tidy(self, run: RunId) -> int:
+        """How many of the run's jobs wait or run."""
+        return await self.forget(run, dry_run=True)
+
     async def forget(self, run: RunId, *, dry_run: bool = False) -> int:
         """Remove the run's waiting jobs; how many wait or run. What runs goes on to its end."""
         mine = [job for waiting in self._waiting.values() for job in waiting if job.run == run]

@@ -18,12 +18,13 @@ from redis.exceptions import AuthenticationError, NoPermissionError, RedisError,
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from events.errors import BadInput, ChimeError, Unreachable
+from events.errors import BadInput, ChimeError
+from runtime.errors import StoreAway
 
 #: a connection's time to be made and to answer one command, seconds
 CONNECT_S, COMMAND_S = 5.0, 15.0
-#: tries after the first, for a connection that broke
-RETRIES = 3
+#: tries after the first, for a connection that broke: under a second; and those of a process that can only wait: 7 s
+RETRIES, PATIENT_RETRIES = 3, 10
 #: parameters of a URL that nobody should read
 _SECRET = re.compile(r"([?&](?:ssl_)?password=)[^&#]*")
 #: the oldest server whose commands suffice
@@ -34,7 +35,7 @@ class WrongType(BadInput):
     """A key of ours holds something that is not ours."""
 
 
-class ServerFull(Unreachable):
+class ServerFull(StoreAway):
     """The server refuses writes: out of memory or disk."""
 
 
@@ -48,8 +49,12 @@ def redacted(url: str) -> str:
     return _SECRET.sub(r"\1***", url)
 
 
-def client(url: str) -> Redis:
+def client(url: str, retries: int = RETRIES) -> Redis:
     """A client for redis://, rediss:// or unix:// with ACL user and password; it connects when first used.
+
+    Args:
+        url: where.
+        retries: tries after the first, for a connection that broke.
 
     Raises:
         BadInput: not such a URL, or a parameter in it that redis-py does not know.
@@ -59,7 +64,7 @@ def client(url: str) -> Redis:
             url,
             socket_connect_timeout=CONNECT_S,
             socket_timeout=COMMAND_S,
-            retry=Retry(ExponentialBackoff(cap=0.5, base=0.05), RETRIES),
+            retry=Retry(ExponentialBackoff(cap=1.0, base=0.05), retries),
             health_check_interval=30,
         )
         # A parameter that is unknown would come out at the first command, as an error of another kind.
@@ -70,9 +75,9 @@ def client(url: str) -> Redis:
 
 
 @asynccontextmanager
-async def connected(url: str) -> AsyncIterator[Redis]:
+async def connected(url: str, retries: int = RETRIES) -> AsyncIterator[Redis]:
     """A client that is closed at the end."""
-    opened = client(url)
+    opened = client(url, retries)
     try:
         yield opened
     finally:
@@ -87,7 +92,7 @@ def our_errors(where: str) -> Iterator[None]:
         WrongType: a key of another type.
         ServerFull: writes are refused.
         BadInput: user, password or rights are refused, or the server's certificate is not trusted.
-        Unreachable: anything else.
+        StoreAway: anything else.
     """
     try:
         yield
@@ -101,11 +106,11 @@ def our_errors(where: str) -> Iterator[None]:
         if "CERTIFICATE_VERIFY_FAILED" in str(error):
             advice = "is the address the certificate's, and its CA known? (rediss://...?ssl_ca_certs=FILE)"
             raise BadInput(f"Redis at {where}: its certificate is not trusted: {error}; {advice}") from error
-        raise Unreachable(f"Redis at {where} does not answer: {error}") from error
+        raise StoreAway(f"Redis at {where} does not answer: {error}") from error
     except ResponseError as error:
         raise _of_response(where, str(error)) from error
     except RedisError as error:
-        raise Unreachable(f"Redis at {where}: {error}") from error
+        raise StoreAway(f"Redis at {where}: {error}") from error
 
 
 def _of_response(where: str, message: str) -> ChimeError:
@@ -115,7 +120,7 @@ def _of_response(where: str, message: str) -> ChimeError:
         return ServerFull(f"Redis at {where} refuses writes: {message}")
     if message.startswith(("NOPERM", "NOAUTH", "WRONGPASS")):
         return BadInput(f"Redis at {where} refuses: {message}")
-    return Unreachable(f"Redis at {where} answers: {message}")
+    return StoreAway(f"Redis at {where} answers: {message}")
 
 
 class Durability(Struct, frozen=True, kw_only=True):

@@ -153,6 +153,12 @@ class RedisLog:
             entries = cast("list[Any]", await self._scripted(self._read_stream, [stream]))
         return [self._recorded(_paired(entry)) for entry in entries]
 
+    async def length(self, stream: StreamId) -> int:
+        """As `runtime.ports.EventLog.length`."""
+        with our_errors(f"{self._where}, key {self._index}"):
+            row = cast("bytes | None", await self._redis.hget(self._index, stream))
+        return int(row.split(b" ", 1)[0]) if row else 0
+
     async def read(self, after: Position, limit: int, kinds: frozenset[str] | None = None) -> list[Recorded]:
         """As `runtime.ports.EventLog.read`."""
         wanted = None if kinds is None else {kind.encode() for kind in kinds}

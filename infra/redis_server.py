@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import signal
+import stat
 import subprocess
 import tempfile
 import time
@@ -179,6 +180,17 @@ def embedded_server_sync(home: Path) -> Iterator[Running]:
         using.end()
 
 
+def revive(home: Path) -> None:
+    """Start the home's server again where it has died, at the same address; nothing while it lives.
+
+    For whoever uses it: the server's own end is then the end of the use.
+
+    Raises:
+        Unreachable: it does not start, or holds its data and is silent.
+    """
+    _Use(home).again()
+
+
 class _Use:
     """One use of the home's server by this process."""
 
@@ -202,6 +214,12 @@ class _Use:
             except BaseException:
                 self._users.close()
                 raise
+
+    def again(self) -> None:
+        with self._alone():
+            if running(self._folder.parent) is None and self._awaited() is None:
+                _log.warning("server_started_again", folder=str(self._folder))
+                self._start()
 
     def end(self) -> None:
         """Stop the server, if nobody else uses it."""
@@ -268,7 +286,6 @@ class _Use:
         return False
 
     def _start(self) -> Running:
-        self._clear()
         found = binaries()
         if not found:
             raise Unreachable(
@@ -285,7 +302,7 @@ class _Use:
         raise Unreachable(f"no server starts on {self._folder}: {'; '.join(failures)}")
 
     def _started(self, binary: Binary, failures: list[str]) -> Running | None:
-        private = Path(tempfile.mkdtemp(prefix="chime-", dir=_short_folder()))
+        private = self._private()
         socket = private / "redis.sock"
         log = self._folder / "server.log"
         log.unlink(missing_ok=True)
@@ -309,6 +326,17 @@ class _Use:
         (self._folder / "server.json").write_text(json.dumps(asdict(one)))
         _log.debug("server_started", product=binary.product, server_version=binary.version, pid=pid)
         return one
+
+    def _private(self) -> Path:
+        """A folder of ours alone for the socket: that of the server that died, whose clients look for it there."""
+        named = _named(self._folder.parent)
+        if named is not None:
+            before = Path(named.socket).parent
+            if _ours(before):
+                for name in ("redis.sock", "pid"):
+                    (before / name).unlink(missing_ok=True)
+                return before
+        return Path(tempfile.mkdtemp(prefix="chime-", dir=_short_folder()))
 
     def _ready(self, socket: Path, pidfile: Path) -> int:
         deadline = time.monotonic() + START_S
@@ -370,6 +398,16 @@ def _short_folder() -> str:
         if folder and os.access(folder, os.W_OK) and len(folder) + len("/chime-12345678/redis.sock") <= _SOCKET_PATH:
             return folder
     raise Unreachable("no writable folder with a short path for the server's socket; set TMPDIR to one")
+
+
+def _ours(folder: Path) -> bool:
+    """Whether `folder` is one that we made for a socket, and that nobody else can write to."""
+    try:
+        found = folder.lstat()
+    except OSError:
+        return False
+    private = stat.S_ISDIR(found.st_mode) and stat.S_IMODE(found.st_mode) == 0o700
+    return folder.name.startswith("chime-") and private and found.st_uid == os.getuid()
 
 
 def _pid_in(pidfile: Path) -> int | None:

@@ -471,6 +471,11 @@ class SegmentLog:
             self._built = built
         return self._built
 
+    async def length(self, stream: StreamId) -> int:
+        """As `runtime.ports.EventLog.length`."""
+        index = (await self.index()).get(stream)
+        return 0 if index is None else len(index.positions)
+
     async def head(self) -> Position:
         """As `runtime.ports.EventLog.head`."""
         last = self._parts[-1].last

@@ -4,6 +4,7 @@ Mismatch
 └── MissingBlob             a body that the log names is not in the blob store, or is damaged
 Unreachable
 ├── ModelUnavailable        no usable answer from the endpoint within the retries
+├── StoreAway               the log's server, or where bodies are kept, does not answer or is full: worth waiting for
 ├── EnvironmentUnavailable  the benchmark's environment is not installed or its host does not start
 └── RunStopped              nothing on this endpoint can work: no connection, key, quota, unknown model, call after call
 BadInput
@@ -30,6 +31,10 @@ class MissingBlob(Mismatch):
 
 class NotServed(BadInput):
     """A run that this process cannot work on: other code, benchmark or embedder. Its jobs are for another worker."""
+
+
+class StoreAway(Unreachable):
+    """The log's server, or where bodies are kept, does not answer or is full: worth waiting for."""
 
 
 class ModelUnavailable(Unreachable):

@@ -65,6 +65,10 @@ class EventLog(Protocol):
         """All events of one stream in order, in one round trip; empty for a stream that does not exist."""
         ...
 
+    async def length(self, stream: StreamId) -> int:
+        """How many events `stream` has: its last version."""
+        ...
+
     async def read(self, after: Position, limit: int, kinds: frozenset[str] | None = None) -> list[Recorded]:
         """Up to `limit` events with positions above `after`, in order; of `kinds` only, where given.
 
@@ -199,16 +203,75 @@ class JobQueue(Protocol):
     """Where the conductor puts jobs; workers take them on their own."""
 
     async def enqueue(self, job: Job, timeout_s: float) -> bool:
-        """Queue `job` unless the same (kind, run, episode, attempt) is there already; whether it was new."""
+        """Queue `job` unless the same (kind, run, episode, attempt) waits or runs already; whether it was new."""
         ...
 
     async def lost(self, jobs: Iterable[Job]) -> list[Job]:
         """Those of `jobs` that are neither waiting in a queue nor held by a live worker."""
         ...
 
-    async def forget(self, run: RunId, *, dry_run: bool = False) -> int:
-        """Remove every trace of the run's jobs; how many there were."""
+    async def discard(self, jobs: Iterable[Job]) -> None:
+        """Remove what lost `jobs` have left behind; one that is waiting or held stays."""
         ...
+
+    async def refused(self, run: RunId) -> str | None:
+        """Why no live worker can serve `run`, where each worker of a queue has said so; None where one may."""
+        ...
+
+    async def tidy(self, run: RunId) -> int:
+        """Remove what the jobs of a finished run have left behind; how many live workers still hold."""
+        ...
+
+    async def forget(self, run: RunId, *, dry_run: bool = False) -> int:
+        """Remove every trace of the run's jobs, held or not; how many there were."""
+        ...
+
+
+class Lease(Protocol):
+    """Who coordinates a run. It serves liveness only: two that coordinate at once write the same."""
+
+    async def hold(self, position: Position) -> int | None:
+        """Take the lease or keep it, having read the log up to `position`; its term, None while another holds it.
+
+        A term is one holder's time from taking to losing it: 1, 2, 3 ... over the life of the run.
+        """
+        ...
+
+    async def release(self) -> None:
+        """Let go of it at once, where we hold it."""
+        ...
+
+
+class Intake(Protocol):
+    """Whether a server has room for more: episodes that are under way go on in any case."""
+
+    async def stopped(self) -> str | None:
+        """Why no episode should be begun now, in words; None where there is room."""
+        ...
+
+
+class JobFailure(Struct, frozen=True, kw_only=True):
+    """A job that ended with an error: a dead letter. Kept beside the log, which it does not change."""
+
+    kind: JobKind
+    episode: int
+    attempt: int
+    #: as events have it
+    at: str
+    #: class of the error
+    error: str
+    #: its text, one line
+    message: str
+    #: equal for failures of one cause: error and message without numbers, ids and addresses, 12 hex digits
+    fingerprint: str
+
+
+class Failures(Protocol):
+    """The dead letters of each run, newest last, a bounded number of them."""
+
+    async def record(self, job: Job, error: BaseException) -> None: ...
+
+    async def of(self, run: RunId) -> list[JobFailure]: ...
 
 
 # -- model -----------------------------------------------------------------------------------------------------------

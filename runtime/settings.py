@@ -62,3 +62,14 @@ class EpisodeSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 #: caps of one answer by role, tokens
 MAX_TOKENS: dict[Role, int] = {"planner": 1024, "executor": 1024, "gate": 1536}
+
+
+class IntakeSettings(Struct, frozen=True, kw_only=True):
+    """Where a coordinator stops beginning episodes, until there is room again."""
+
+    #: share of the server's `maxmemory` that is used, in (0, 1]; without `maxmemory` memory never stops it
+    memory: float = 0.9
+    #: free space of the disk that holds the home, MiB; a foreign server's disk cannot be seen from here
+    disk_mib: int = 256
+    #: jobs that wait in one queue
+    queue: int = 10_000

@@ -92,6 +92,14 @@ def each_redis_server(request: pytest.FixtureRequest, _folder: Path) -> Iterator
 
 
 @pytest.fixture
+def own_redis_server(_folder: Path) -> Iterator[Server]:
+    """A server for one test alone, which may change its settings or end it."""
+    binaries = _binaries()
+    folder = Path(tempfile.mkdtemp(prefix="own", dir=_folder))
+    yield from _started(binaries.get("redis", binaries["valkey"]), folder)
+
+
+@pytest.fixture
 def redis_prefix() -> str:
     """A key prefix that no other test uses."""
     return f"t{os.getpid()}-{uuid4().hex[:8]}"
@@ -214,3 +222,12 @@ def lossy_proxy(each_redis_server: Server, _folder: Path) -> Iterator[LossyProxy
     proxy = LossyProxy(each_redis_server, _folder / uuid4().hex[:8])
     yield proxy
     proxy.close()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What long tests have to tell: their `record_property("chaos", ...)`."""
+    for outcome in ("passed", "failed"):
+        for report in terminalreporter.getreports(outcome):
+            for name, value in report.user_properties:
+                if name == "chaos" and report.when == "call":
+                    terminalreporter.write_line(f"{report.nodeid}: {value}")

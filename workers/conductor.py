@@ -1,7 +1,7 @@
 """Reads a run's log and enqueues the jobs that are due. Workers never enqueue; the log alone says what is missing.
 
 It appends only what no worker can: `abandoned` for an act job lost three times, a degraded diagnosis for a lost
-gate job, `run_finished`.
+gate job, `run_finished`; and notes what it finds out about the run.
 """
 
 from collections import Counter
@@ -30,13 +30,21 @@ from events.kinds import (
 )
 from events.log import Recorded
 from runtime.gate import degraded
-from runtime.ports import EventLog, Job, JobQueue, Origin, StreamIndex, Taken
+from runtime.ports import EventLog, Job, JobKind, JobQueue, Origin, StreamIndex, Taken
 from runtime.schedule import ATTEMPTS, ENDINGS, Due, due
 from workers.run_stream import tell
 
 _log = structlog.get_logger("chime.conductor")
 
+#: how often in a row all workers must have refused a run before it is stopped: one may have been about to join
+_REFUSALS = 3
+
 Control = Literal["running", "paused", "stopped", "cancelled", "finished"]
+
+_KINDS: tuple[JobKind, JobKind] = ("act", "diagnose")
+
+#: which kind of job of which episode
+_Work = tuple[JobKind, int]
 
 
 @dataclass(slots=True)
@@ -65,9 +73,13 @@ class Conductor:
         self._seeds = 0
         #: streams of episodes that are not folded, and how the others stand
         self._index: dict[StreamId, StreamIndex] = {}
-        self._last_id: dict[StreamId, str] = {}
         self._run_version = 0
-        self._outstanding: dict[tuple[str, int], Job] = {}
+        self._outstanding: dict[_Work, Job] = {}
+        #: the last attempt of each work in the open window, and the first since somebody asked for fresh ones
+        self._attempts: dict[_Work, int] = {}
+        self._first: dict[_Work, int] = {}
+        #: how often in a row no worker could serve the run
+        self._refusals = 0
         self.progress = Progress()
         self.control: Control = "running"
         #: why it is paused or stopped
@@ -96,20 +108,20 @@ class Conductor:
             self._see_run(decode(recorded))
         elif recorded.kind == "folded":
             self.progress.folded = recorded.version
-            gone = episode_stream(recorded.version - 1)
-            self._index.pop(gone, None)
-            self._last_id.pop(gone, None)
+            t = recorded.version - 1
+            self._index.pop(episode_stream(t), None)
+            for kind in _KINDS:
+                self._attempts.pop((kind, t), None)
+                self._first.pop((kind, t), None)
 
     def _see_episode(self, t: int, recorded: Recorded) -> None:
         before = self._index.get(recorded.stream)
         positions = [*(before.positions if before else ()), recorded.position]
         self._index[recorded.stream] = StreamIndex(positions=positions, last_kind=recorded.kind)
-        self._last_id[recorded.stream] = recorded.id
         self.progress.episodes += recorded.version == 1
-        if recorded.kind == "scored":
+        if recorded.kind == "scored" or recorded.kind in ENDINGS:
             self._outstanding.pop(("act", t), None)
-        elif recorded.kind in ENDINGS:
-            self._outstanding.pop(("act", t), None)
+        if recorded.kind in ENDINGS:
             self._outstanding.pop(("diagnose", t), None)
         if recorded.kind in ("planned", "executed", "scored", *ENDINGS):
             self._count(t, decode(recorded))
@@ -140,14 +152,8 @@ class Conductor:
                 self._tasks.extend(event.tasks)
             case Seeded():
                 self._seeds += len(event.items)
-            case Operated(action="pause"):
-                self.control, self.reason = "paused", event.reason
-            case Operated(action="resume"):
-                self.control, self.reason = "running", ""
-                # What was given up while the run stood still is tried afresh.
-                self._outstanding.clear()
-            case Operated(action="cancel"):
-                self.control, self.reason = "cancelled", event.reason
+            case Operated():
+                self._see_operated(event)
             case Noted():
                 self._see_note(event)
             case RunFinished():
@@ -155,9 +161,36 @@ class Conductor:
             case _:
                 pass
 
+    def _see_operated(self, event: Operated) -> None:
+        if self.control == "cancelled":
+            return  # for good
+        match event.action:
+            case "pause":
+                self.control, self.reason = (
+                    "paused",
+                    f"{event.author}: {event.reason}" if event.reason else event.author,
+                )
+            case "resume":
+                self.control, self.reason = "running", ""
+                # What was given up while the run stood still is tried afresh.
+                self._afresh(None)
+            case "requeue":
+                self._afresh(episode_of(StreamId(event.target.rpartition("/")[2])))
+            case "cancel":
+                self.control, self.reason = "cancelled", event.reason
+            case _:
+                pass
+
+    def _afresh(self, t: int | None) -> None:
+        """Jobs of episode `t` (None: of each one) are asked for again, as if none had been lost."""
+        for work in [one for one in self._attempts if t in (None, one[1])]:
+            self._outstanding.pop(work, None)
+            self._first[work] = self._attempts[work] + 1
+        self._refusals = 0
+
     def _see_note(self, event: Noted) -> None:
         match event.topic:
-            case "run_stopped":
+            case "run_stopped" if self.control != "cancelled":
                 self.control, self.reason = "stopped", str(event.facts.get("reason", ""))
             case "operational":
                 self._budget_s = float(event.facts.get("limits", {}).get("budget_s", self._budget_s))
@@ -166,18 +199,26 @@ class Conductor:
             case _:
                 pass
 
-    async def enqueue_due(self, folded: int) -> None:
-        """Put every job that is due and not outstanding into its queue."""
+    async def enqueue_due(self, folded: int, *, begin: bool = True) -> None:
+        """Put every job that is due and not outstanding into its queue; without `begin`, of no episode that is new."""
         header = self._header
         if header is None or self.control not in ("running", "cancelled") or not self._begun(header):
             return
         for one in self._due(header, folded):
-            key = (one.kind, one.episode)
-            if key in self._outstanding or (self.control == "cancelled" and self._unstarted(one)):
+            work: _Work = (one.kind, one.episode)
+            is_new = episode_stream(one.episode) not in self._index
+            if work in self._outstanding or (is_new and (not begin or self.control == "cancelled")):
                 continue
-            job = Job(kind=one.kind, run=self._events.run, episode=one.episode)
-            self._outstanding[key] = job
-            await self._queue.enqueue(job, self._timeout_s)
+            await self._enqueue(work)
+
+    async def _enqueue(self, work: _Work) -> Job:
+        attempt = self._attempts.get(work, 0) + 1
+        job = Job(kind=work[0], run=self._events.run, episode=work[1], attempt=attempt)
+        await self._queue.enqueue(job, self._timeout_s)
+        # Only now: a server that did not answer is asked again, and knows the job if it has it.
+        self._outstanding[work] = job
+        self._attempts[work] = attempt
+        return job
 
     def _begun(self, header: RunStarted) -> bool:
         """Whether task list and seed bank are whole: they may come in several events."""
@@ -195,26 +236,31 @@ class Conductor:
             depends_on=header.config.depends_on,
         )
 
-    def _unstarted(self, one: Due) -> bool:
-        return episode_stream(one.episode) not in self._index
-
     async def lost(self) -> list[Job]:
         """Outstanding jobs that nobody waits for or works on. Read the log once more before acting on it."""
         return await self._queue.lost(list(self._outstanding.values())) if self._outstanding else []
 
     async def reissue(self, jobs: Sequence[Job]) -> None:
         """Enqueue lost jobs again, and end the episode of one that was lost too often."""
-        for job in jobs:
-            key = (job.kind, job.episode)
-            if self._outstanding.get(key) != job:
-                continue  # done meanwhile
-            if job.attempt >= ATTEMPTS:
+        gone = [job for job in jobs if self._outstanding.get((job.kind, job.episode)) == job]  # else done meanwhile
+        await self._queue.discard(gone)
+        for job in gone:
+            work: _Work = (job.kind, job.episode)
+            if self.control == "cancelled" and episode_stream(job.episode) not in self._index:
+                del self._outstanding[work]
+            elif job.attempt - self._first.get(work, 1) + 1 >= ATTEMPTS:
                 await self._give_up(job)
-                continue
-            again = Job(kind=job.kind, run=job.run, episode=job.episode, attempt=job.attempt + 1)
-            self._outstanding[key] = again
-            _log.warning("job_reissued", run_id=job.run, episode=job.episode, stage=job.kind, attempt=again.attempt)
-            await self._queue.enqueue(again, self._timeout_s)
+            elif self.control in ("running", "cancelled"):
+                again = await self._enqueue(work)
+                _log.warning("job_reissued", run_id=job.run, episode=job.episode, stage=job.kind, attempt=again.attempt)
+
+    async def look_for_workers(self) -> None:
+        """Stop a run that every live worker refuses: other code, benchmark or embedder."""
+        why = await self._queue.refused(self._events.run) if self._outstanding else None
+        self._refusals = 0 if why is None else self._refusals + 1
+        if why is not None and self._refusals >= _REFUSALS and self.control == "running":
+            await self._queue.forget(self._events.run)
+            await self.tell(Noted(topic="run_stopped", facts={"kind": "not_served", "reason": why}))
 
     async def _give_up(self, job: Job) -> None:
         stream = episode_stream(job.episode)
@@ -238,7 +284,7 @@ class Conductor:
         result = await self._events.append(stream, first, [draft(event)], Origin(cause=cause, attempt=job.attempt))
         _log.error("job_given_up", run_id=job.run, episode=job.episode, stage=job.kind, attempts=job.attempt)
         if not isinstance(result, Taken):
-            self._outstanding.pop((job.kind, job.episode), None)
+            del self._outstanding[job.kind, job.episode]
 
     def ended(self, folded: int) -> Outcome | None:
         """How the run has ended, once nothing of it is left to do."""

@@ -15,7 +15,7 @@ from events.errors import BadInput
 from events.parameters import Parameters
 from runtime.ports import Role
 from runtime.protocol import Protocol
-from runtime.settings import MAX_TOKENS, EndpointSettings, EpisodeSettings, ModelSettings, Thinking
+from runtime.settings import MAX_TOKENS, EndpointSettings, EpisodeSettings, IntakeSettings, ModelSettings, Thinking
 
 ROLES: tuple[Role, ...] = get_args(Role)
 
@@ -146,6 +146,7 @@ class Configuration(Struct, frozen=True, kw_only=True):
     episode: EpisodeSettings = EpisodeSettings()
     embedder: EmbedderSettings = EmbedderSettings()
     bank: BankSettings = BankSettings()
+    intake: IntakeSettings = IntakeSettings()
 
     def role(self, role: Role) -> dict[str, Any]:
         """Every setting of one role, inherited ones too, by name."""
@@ -200,6 +201,9 @@ def check(configuration: Configuration) -> None:
         ("episode.budget_s", episode.budget_s > 0, "above 0"),
         ("episode.trajectory_chars", episode.trajectory_chars >= 1000, "1000 or more"),
         ("episode.environment_attempts", episode.environment_attempts >= 1, "1 or more"),
+        ("intake.memory", 0 < configuration.intake.memory <= 1, "above 0, at most 1"),
+        ("intake.disk_mib", configuration.intake.disk_mib >= 0, "0 or more"),
+        ("intake.queue", configuration.intake.queue >= 1, "1 or more"),
         ("home", bool(configuration.home.strip()), "a folder"),
         ("redis.prefix", re.fullmatch(r"[A-Za-z0-9_.:-]{1,64}", configuration.redis.prefix) is not None,
          "1 to 64 of A-Z, a-z, 0-9 and _ . : -"),

@@ -1,21 +1,28 @@
 """The server that holds the logs, and everything of ours on it: opened in one place, closed in one place."""
 
-from collections.abc import AsyncIterator, Iterable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 
 import structlog
+from anyio import to_thread
 
 from events.errors import BadInput
 from events.ids import Position, RunId, run_id
 from infra.blobs import FolderBlobs, RedisBlobs
 from infra.calls import CallStore, RedisCalls
-from infra.redis_client import Durability, connected, durability, redacted
+from infra.clock import SystemClock
+from infra.failures import LocalFailures, RedisFailures
+from infra.intake import Depths, OpenIntake, ServerIntake
+from infra.leases import Leases, LocalLeases, RedisLeases
+from infra.redis_client import RETRIES, Durability, connected, durability, redacted
 from infra.redis_log import RedisLogStore
-from infra.redis_server import embedded_server
-from runtime.ports import Blobs, Clock, EventLog, LogStore
+from infra.redis_server import embedded_server, revive
+from runtime.ports import Blobs, Clock, EventLog, Failures, Intake, LogStore
+from runtime.settings import IntakeSettings
 
 _log = structlog.get_logger("chime.redis")
 
@@ -46,6 +53,12 @@ class Server:
     where: str
     #: what it promises; None for a home without a server
     promises: Durability | None = None
+    leases: Leases = field(default_factory=lambda: LocalLeases(time.monotonic))
+    failures: Failures = field(default_factory=lambda: LocalFailures(SystemClock()))
+    #: whether the server has room, by the depths of its queues and these marks
+    intake: Callable[[Depths, IntakeSettings], Intake] = lambda _, __: OpenIntake()
+    #: starts the home's own server again where it has died
+    revive: Callable[[], Awaitable[None]] | None = None
 
     @property
     def embedded(self) -> bool:
@@ -113,10 +126,17 @@ class Server:
 
 
 @asynccontextmanager
-async def connections(home: Path, url: str, prefix: str, clock: Clock) -> AsyncIterator[Server]:
+async def connections(home: Path, url: str, prefix: str, clock: Clock, retries: int = RETRIES) -> AsyncIterator[Server]:
     """The server at `url`, or the home's own where `url` is empty.
 
     Bodies are files of the home beside its own server, and in Redis beside another one: workers may run elsewhere.
+
+    Args:
+        home: of this process.
+        url: of a server, or empty.
+        prefix: what every key begins with.
+        clock: of the machine.
+        retries: tries after the first of a command whose connection broke.
 
     Raises:
         BadInput: no Redis URL, or a server that is too old or refuses us.
@@ -127,7 +147,7 @@ async def connections(home: Path, url: str, prefix: str, clock: Clock) -> AsyncI
         if own:
             url = (await stack.enter_async_context(embedded_server(home))).url
         where = f"home {home}" if own else redacted(url)
-        redis = await stack.enter_async_context(connected(url))
+        redis = await stack.enter_async_context(connected(url, retries))
         promises = await durability(redis, where)
         yield Server(
             # The home's server writes every event to disk before it answers; another one is asked to.
@@ -138,4 +158,8 @@ async def connections(home: Path, url: str, prefix: str, clock: Clock) -> AsyncI
             prefix=prefix,
             where=where,
             promises=promises,
+            leases=RedisLeases(redis, prefix, where),
+            failures=RedisFailures(redis, prefix, clock, where),
+            intake=lambda queue, marks: ServerIntake(redis, where, clock, queue, home if own else None, marks),
+            revive=(lambda: to_thread.run_sync(revive, home)) if own else None,
         )

@@ -1,7 +1,8 @@
 """Conductor and projector of the open runs of a server: one reader per run, and what follows from what it reads."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 import anyio
@@ -10,20 +11,43 @@ import structlog
 from events.errors import ChimeError, Unreachable, VersionGap
 from events.ids import Position, RunId
 from events.kinds import Noted
-from runtime.ports import Clock, EventLog, JobQueue, LogStore
+from infra.leases import Leases
+from runtime.ports import Clock, EventLog, Intake, JobQueue, LogStore
 from workers.conductor import Conductor, Control
 from workers.projector import Projector
 
 _log = structlog.get_logger("chime.coordinator")
 
-#: how long one wait for news lasts, seconds
-_PATIENCE_S = 1.0
+#: how long one wait for news lasts, seconds: a lease is renewed, or looked at, once a round
+_PATIENCE_S = 0.5
+#: how often a lease is renewed while there is news all the time, seconds
+_RENEW_S = 0.4
 #: how often outstanding jobs are looked after, seconds
-_LIVENESS_S = 2.0
+_LIVENESS_S = 1.0
+#: how long workers may take to say that they live, after we or the server were away, seconds
+_GRACE_S = 3.0
 #: how long after an outage the log is asked again, seconds
 _AGAIN_S = 1.0
 #: how often a server's list of runs is read, seconds
 _RUNS_S = 1.0
+#: how long the workers of a finished run may take to let go of its last jobs, seconds
+_TIDY_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """What coordinators of one server stand on."""
+
+    queue: JobQueue
+    leases: Leases
+    intake: Intake
+    clock: Clock
+    #: who we are, in leases: another name for each process
+    holder: str
+    #: take leases from others: for a queue that nobody else can fill
+    by_force: bool = False
+    #: starts a server of ours again where it has died
+    revive: Callable[[], Awaitable[None]] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,50 +56,95 @@ class RunView:
 
     conductor: Conductor
     projector: Projector
+    #: whether we coordinate the run; else another process does
+    acting: bool
+    #: why no new episode is begun
+    intake: str | None
 
 
 class RunCoordinator:
-    """Serves one run until it is finished, paused, or cancelled."""
+    """Serves one run until it is finished or stopped; while another process holds its lease, only reads along."""
 
-    def __init__(
-        self, log: EventLog, queue: JobQueue, clock: Clock, on_round: Callable[[RunView], None] | None = None
-    ) -> None:
-        self._events, self._clock = log, clock
+    def __init__(self, log: EventLog, ground: Ground, on_round: Callable[[RunView], None] | None = None) -> None:
+        self._events, self._ground, self._clock = log, ground, ground.clock
         self._on_round = on_round
-        self.conductor = Conductor(log, queue)
+        self._lease = ground.leases.of(log.run, ground.holder, by_force=ground.by_force)
+        self.conductor = Conductor(log, ground.queue)
         self.projector = Projector(log)
         self._position = Position(0)
-
-    async def run(self) -> Control:
-        """Work until nothing is left to do or somebody stopped the run; how it stands then.
-
-        Raises:
-            FoldMismatch: the log holds a fold that this code would not make.
-            Unreachable: the server does not answer.
-        """
-        looked = self._clock.monotonic()
-        while True:
-            await self._read()
-            await self.projector.fold()
-            await self._note_wrong_recalls()
-            folded = self.projector.version
-            if (outcome := self.conductor.ended(folded)) is not None:
-                await self.conductor.finish(outcome, folded)
-                await self._read()
-            if self._on_round:
-                self._on_round(RunView(conductor=self.conductor, projector=self.projector))
-            if self.conductor.control in ("finished", "paused", "stopped"):
-                return self.conductor.control
-            await self.conductor.enqueue_due(folded)
-            if self._clock.monotonic() - looked >= _LIVENESS_S:
-                await self._look_after_jobs()
-                looked = self._clock.monotonic()
-            await self._events.wait(self._position, _PATIENCE_S)
+        self._term: int | None = None
+        self._intake: str | None = None
+        self._next_look = 0.0
+        self._renewed = 0.0
 
     @property
     def position(self) -> Position:
         """The last event read."""
         return self._position
+
+    async def run(self) -> Control:
+        """Work until nothing is left to do or the run was stopped; how it stands then. May be called again.
+
+        Raises:
+            FoldMismatch: the log holds a fold that this code would not make.
+            Unreachable: the server does not answer; what was read stands.
+            VersionGap: the server lost the log's tail; what was read does not stand.
+        """
+        self._rest()
+        while True:
+            await self._read()
+            if await self._holds():
+                await self._act()
+            if self._on_round:
+                self._on_round(
+                    RunView(
+                        conductor=self.conductor,
+                        projector=self.projector,
+                        acting=self._term is not None,
+                        intake=self._intake,
+                    )
+                )
+            if self.conductor.control in ("finished", "stopped"):
+                await self._lease.release()
+                return self.conductor.control
+            await self._events.wait(self._position, _PATIENCE_S)
+
+    async def leave(self) -> None:
+        """Let another one take over at once; nothing where the server is away, as the lease expires."""
+        with suppress(Unreachable), anyio.move_on_after(_AGAIN_S, shield=True):
+            await self._lease.release()
+
+    async def _holds(self, *, surely: bool = False) -> bool:
+        """Whether it is us who coordinates the run; `surely`: asked now, not a moment ago."""
+        now = self._clock.monotonic()
+        if self._term is not None and now - self._renewed < _RENEW_S and not surely:
+            return True
+        before, self._term = self._term, await self._lease.hold(self._position)
+        self._renewed = now
+        if self._term is not None and self._term != before:
+            _log.info("lease_taken", run_id=self._events.run, term=self._term, position=self._position)
+            self._rest()
+        elif self._term is None and before is not None:
+            _log.warning("lease_lost", run_id=self._events.run, term=before)
+        return self._term is not None
+
+    def _rest(self) -> None:
+        """Judge no worker for a while: it may not have been able to say that it lives."""
+        self._next_look = self._clock.monotonic() + _GRACE_S
+
+    async def _act(self) -> None:
+        await self.projector.fold()
+        await self._note_wrong_recalls()
+        folded = self.projector.version
+        if (outcome := self.conductor.ended(folded)) is not None:
+            await self.conductor.finish(outcome, folded)
+            await self._read()
+            await self._tidy()
+        self._intake = await self._ground.intake.stopped() if self.conductor.control == "running" else None
+        await self.conductor.enqueue_due(folded, begin=self._intake is None)
+        if self._clock.monotonic() >= self._next_look:
+            self._next_look = self._clock.monotonic() + _LIVENESS_S
+            await self._look_after_jobs()
 
     async def _read(self) -> None:
         async for page in self._events.pages(self._position):
@@ -85,11 +154,19 @@ class RunCoordinator:
                 self._position = recorded.position
 
     async def _look_after_jobs(self) -> None:
-        lost = await self.conductor.lost()
-        if lost:
-            # A job that has just ended is in no queue either: its events tell it from a lost one.
+        if lost := await self.conductor.lost():
+            # A job that has just ended is in no queue either: its events tell it from a lost one. And where we were
+            # stopped meanwhile, another one has looked after it.
             await self._read()
-            await self.conductor.reissue(lost)
+            if await self._holds(surely=True):
+                await self.conductor.reissue(lost)
+        await self.conductor.look_for_workers()
+
+    async def _tidy(self) -> None:
+        """Nothing of the run's jobs is left in the queue."""
+        until = self._clock.monotonic() + _TIDY_S
+        while await self._ground.queue.tidy(self._events.run) and self._clock.monotonic() < until:
+            await self._clock.sleep(_PATIENCE_S)
 
     async def _note_wrong_recalls(self) -> None:
         if self.conductor.control == "finished":
@@ -103,27 +180,26 @@ class RunCoordinator:
 
 async def coordinated(
     log: EventLog,
-    queue: JobQueue,
-    clock: Clock,
+    ground: Ground,
     on_round: Callable[[RunView], None] | None = None,
     *,
     patience_s: float = math.inf,
 ) -> RunCoordinator:
-    """A run served until it is finished, paused or stopped, over outages of the server; the coordinator at its end.
+    """A run served until it is finished or stopped, over outages of the server; the coordinator at its end.
 
-    After an outage, and where the server lost its tail, everything derived is dropped and the log is read again.
+    Where the server lost its tail, everything derived is dropped and the log is read again.
 
     Args:
         log: of the run.
-        queue: takes its jobs.
-        clock: of the machine.
+        ground: the server's queue, leases and room, and the clock.
         on_round: told after each round.
-        patience_s: how long the server may be away.
+        patience_s: how long the server may be away, or full.
 
     Raises:
         Unreachable: it is away for longer.
         FoldMismatch: the log holds a fold that this code would not make.
     """
+    clock = ground.clock
     away_since: float | None = None
 
     def reached(view: RunView) -> None:
@@ -132,26 +208,37 @@ async def coordinated(
         if on_round is not None:
             on_round(view)
 
-    while True:
-        coordinator = RunCoordinator(log, queue, clock, reached)
-        try:
-            await coordinator.run()
-        except (Unreachable, VersionGap) as error:
-            now = clock.monotonic()
-            away_since = now if away_since is None else away_since
-            if isinstance(error, Unreachable) and now - away_since >= patience_s:
-                raise
-            _log.warning("log_read_again", run_id=log.run, reason=str(error))
-            await clock.sleep(_AGAIN_S)
-        else:
-            return coordinator
+    coordinator = RunCoordinator(log, ground, reached)
+    try:
+        while True:
+            try:
+                await coordinator.run()
+            except VersionGap as error:
+                _log.warning("log_read_again", run_id=log.run, reason=str(error))
+                coordinator = RunCoordinator(log, ground, reached)
+                await clock.sleep(_AGAIN_S)
+            except Unreachable as error:
+                now = clock.monotonic()
+                if away_since is None:
+                    _log.warning("server_away", run_id=log.run, reason=str(error))
+                    away_since = now
+                if now - away_since >= patience_s:
+                    raise
+                if ground.revive is not None:
+                    with suppress(Unreachable):
+                        await ground.revive()
+                await clock.sleep(_AGAIN_S)
+            else:
+                return coordinator
+    finally:
+        await coordinator.leave()
 
 
 class Coordinator:
     """Serves every open run of a server, and takes on new ones as they start."""
 
-    def __init__(self, store: LogStore, queue: JobQueue, clock: Clock) -> None:
-        self._store, self._queue, self._clock = store, queue, clock
+    def __init__(self, store: LogStore, ground: Ground) -> None:
+        self._store, self._ground, self._clock = store, ground, ground.clock
         self._serving: set[RunId] = set()
 
     async def serve(self) -> None:
@@ -163,6 +250,7 @@ class Coordinator:
                 except Unreachable as error:
                     _log.warning("runs_not_listed", reason=str(error))
                     runs = []
+                self._serving.intersection_update(runs)  # one that was deleted may come again under its name
                 for run in runs:
                     if run not in self._serving:
                         self._serving.add(run)
@@ -186,7 +274,7 @@ class Coordinator:
 
     async def _serve_until_it_stands(self, log: EventLog) -> None:
         """One run until it is finished, or has something new to say after somebody stopped it."""
-        coordinator = await coordinated(log, self._queue, self._clock)
+        coordinator = await coordinated(log, self._ground)
         if coordinator.conductor.control != "finished":
             reason = coordinator.conductor.reason
             _log.warning("run_waits", run_id=log.run, control=coordinator.conductor.control, reason=reason)

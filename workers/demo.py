@@ -160,11 +160,11 @@ async def demonstrate(invocation: Invocation, plan: Plan) -> Demonstration:
         runs = await _begun(there, configuration, plan, loaded, tasks, url)
         live = LiveLine(output, clock, names={run: arm for arm, run in runs.items()})
         doing = Hands(slots=_SLOTS, hosts=_HOSTS)
-        queue = await stack.enter_async_context(hands(there, home, invocation.environment, clock, doing, log))
+        ground = await stack.enter_async_context(hands(there, home, invocation.environment, clock, doing, log))
         limit = _Deadline(there, list(runs.values()), plan.seconds, live)
         async with anyio.create_task_group() as beside:
             beside.start_soon(limit.watch)
-            await drive(there, queue, clock, list(runs.values()), limit.seen)
+            await drive(there, ground, list(runs.values()), limit.seen)
             beside.cancel_scope.cancel()
         live.done()
         description = await loaded.describe()

@@ -2,32 +2,40 @@
 
 import os
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
+from uuid import uuid4
 
 import anyio
 import structlog
 
 from events.ids import RunId
+from infra.intake import Depths
 from infra.local_queue import LocalQueue
 from infra.rq_queue import RqQueue
 from infra.telemetry import configure
-from runtime.ports import Clock, JobQueue
+from runtime.errors import NotServed, RunStopped
+from runtime.ports import Clock, Job, JobQueue
+from runtime.settings import IntakeSettings
 from workers.conductor import Control
 from workers.configuration import Configuration
 from workers.connections import Server
-from workers.coordinator import RunView, coordinated
-from workers.engine import engine
+from workers.coordinator import Ground, RunView, coordinated
+from workers.engine import Engine, engine, note_stopped
 from workers.processes import Child, workers
 
 _log = structlog.get_logger("chime.run")
 
 #: how long the server may be away before a run is given back to its user, seconds
 _PATIENCE_S = 60.0
+
+
+_MARKS = IntakeSettings()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +50,8 @@ class Hands:
     in_process: bool = False
     #: environment processes at once, in each act worker
     hosts: int = 4
+    #: where intake stops
+    marks: IntakeSettings = _MARKS
 
 
 class Interrupted(BaseException):
@@ -51,8 +61,8 @@ class Interrupted(BaseException):
 @asynccontextmanager
 async def hands(
     there: Server, home: Path, environment: Mapping[str, str], clock: Clock, doing: Hands, log: TextIO | None
-) -> AsyncIterator[JobQueue]:
-    """Workers that take jobs while the body runs; the queue to give them.
+) -> AsyncIterator[Ground]:
+    """Workers that take jobs while the body runs; what a coordinator that gives them some stands on.
 
     Args:
         there: the server.
@@ -63,17 +73,11 @@ async def hands(
         log: where children write their log lines; None = where we do.
     """
     if doing.in_process:
-        queue = LocalQueue()
         async with (
-            engine(there.store, there.blobs, there.calls, home, environment, clock, doing.hosts) as working,
-            anyio.create_task_group() as tasks,
+            engine(there, home, environment, clock, doing.hosts) as working,
+            _alone(there, working, doing.slots) as queue,
         ):
-            tasks.start_soon(queue.serve, working.advance, doing.slots)
-            try:
-                yield queue
-            finally:
-                queue.close()
-                tasks.cancel_scope.cancel()
+            yield grounded(there, queue, queue, clock, doing.marks, by_force=True)
         return
     shared = ["--home", str(home), "--slots", str(doing.slots), "-s", f"redis.prefix={there.prefix}"]
     if not there.embedded:
@@ -82,17 +86,48 @@ async def hands(
     children = [Child(kind="act", arguments=[*shared, "--hosts", str(doing.hosts)])] * doing.processes
     children.append(Child(kind="diagnose", arguments=shared))
     async with RqQueue(there.url, there.prefix) as rq, workers(children, environment, log):
-        yield rq
+        yield grounded(there, rq, rq, clock, doing.marks)
+
+
+@asynccontextmanager
+async def _alone(there: Server, working: Engine, slots: int) -> AsyncIterator[LocalQueue]:
+    """Jobs of this process, played in it: what it cannot serve, nobody will."""
+    queue = LocalQueue()
+
+    async def advance(job: Job) -> None:
+        try:
+            await working.advance(job)
+        except NotServed as refused:
+            await note_stopped(there.store.open(job.run), RunStopped("not_served", str(refused)))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(queue.serve, advance, slots)
+        try:
+            yield queue
+        finally:
+            queue.close()
+            tasks.cancel_scope.cancel()
+
+
+def grounded(
+    there: Server, queue: JobQueue, depths: Depths, clock: Clock, marks: IntakeSettings, *, by_force: bool = False
+) -> Ground:
+    """What the coordinators of this process stand on."""
+    return Ground(
+        queue=queue,
+        leases=there.leases,
+        intake=there.intake(depths, marks),
+        clock=clock,
+        holder=f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}",
+        by_force=by_force,
+        revive=there.revive,
+    )
 
 
 async def drive(
-    there: Server,
-    queue: JobQueue,
-    clock: Clock,
-    runs: Sequence[RunId],
-    on_round: Callable[[RunId, RunView], None],
+    there: Server, ground: Ground, runs: Sequence[RunId], on_round: Callable[[RunId, RunView], None]
 ) -> dict[RunId, Control]:
-    """Coordinate `runs` until each one is finished, paused or stopped; how each one stands then.
+    """Coordinate `runs` until each one is finished or stopped; how each one stands then.
 
     Raises:
         FoldMismatch: a log that holds a fold we would not make.
@@ -102,7 +137,7 @@ async def drive(
 
     async def one(run: RunId) -> None:
         coordinator = await coordinated(
-            there.store.open(run), queue, clock, lambda view: on_round(run, view), patience_s=_PATIENCE_S
+            there.store.open(run), ground, lambda view: on_round(run, view), patience_s=_PATIENCE_S
         )
         controls[run] = coordinator.conductor.control
 

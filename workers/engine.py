@@ -1,7 +1,9 @@
 """What a process advances episodes with: its clients and environments, shared by all runs it works on."""
 
-from collections.abc import AsyncIterator, Mapping
+import errno
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,29 +13,36 @@ import structlog
 
 from events import policies
 from events.codec import decode, draft
-from events.errors import BadInput
-from events.ids import RUN_STREAM, RunId, Version
+from events.errors import BadInput, ChimeError
+from events.ids import RUN_STREAM, RunId, Version, episode_stream
 from events.kinds import Evaluator, Noted, Operated, RunStarted
+from events.log import Recorded
 from events.policies import Policy
 from infra import embedders, environments
 from infra.banks.replica import Replica
-from infra.calls import CallStore, RecordedCalls
+from infra.calls import RecordedCalls
 from infra.environments.limits import Limits
 from infra.openai_client import Clients
 from infra.openai_model import OpenAIModel
 from runtime import planners, reflections
 from runtime.context import Context
 from runtime.episode import act, diagnose
-from runtime.errors import EnvironmentUnavailable, NotServed, RunStopped
-from runtime.ports import Blobs, ChatModel, Clock, Embedder, Environment, EventLog, Job, LogStore, Origin, Role, Taken
+from runtime.errors import EnvironmentUnavailable, NotServed, RunStopped, StoreAway
+from runtime.ports import ChatModel, Clock, Embedder, Environment, EventLog, Job, Origin, Role, Taken
 from runtime.prompting import stored_prompts
 from runtime.settings import EndpointSettings, EpisodeSettings, ModelSettings
 from runtime.task import Task
+from workers.connections import Server
 
 _log = structlog.get_logger("chime.engine")
 
 #: runs whose context is kept; another one is built from its header in milliseconds
 _CONTEXTS = 64
+
+#: the first and the longest wait for a store that is away or full, seconds
+_AWAY_S = (1.0, 15.0)
+#: errors of a file system that has no room
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 #: topic of the note that pauses a run
 STOPPED = "run_stopped"
@@ -41,45 +50,76 @@ STOPPED = "run_stopped"
 OPERATIONAL = "operational"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Serving:
+    """A run as this process serves it."""
+
+    context: Context
+    header: RunStarted
+    #: events of the run's own stream that were read for it
+    told: int
+    #: no episode is begun any more
+    cancelled: bool
+
+
 class Engine:
-    """Advances episodes of any run of a store. Made by `engine`, inside the loop it is used in."""
+    """Advances episodes of any run of a server. Made by `engine`, inside the loop it is used in."""
 
     def __init__(
         self,
-        store: LogStore,
-        blobs: Blobs,
-        calls: CallStore,
+        there: Server,
         home: Path,
         keys: Mapping[str, str],
         clock: Clock,
         hosts: int,
         stack: AsyncExitStack,
     ) -> None:
-        self._store, self._blobs, self._calls = store, blobs, calls
-        self._home, self._keys, self._clock, self._hosts = home, keys, clock, hosts
+        self._there, self._home, self._keys, self._clock, self._hosts = there, home, keys, clock, hosts
         self._stack = stack
         self._clients = Clients(keys, clock, stack)
         self._building = anyio.Lock()
-        self._contexts: dict[RunId, Context] = {}
+        self._runs: dict[RunId, _Serving] = {}
         self._environments: dict[str, Environment] = {}
 
     async def advance(self, job: Job) -> None:
-        """Bring the job's episode to where its kind of job ends.
+        """Bring the job's episode to where its kind of job ends; while the store is away or full, wait for it.
+
+        What was paid for is recorded before it is used, so that going on after an outage asks no model again.
 
         Raises:
             NotServed: this process cannot work on that run; another one may.
-            ChimeError: the job failed; it is tried again by whoever asked for it.
+            ChimeError: the job failed, which is kept as a dead letter; it is tried again by whoever asked for it.
         """
+        wait_s, longest_s = _AWAY_S
+        while True:
+            try:
+                await self._advance(job)
+            except (StoreAway, OSError) as error:
+                if isinstance(error, OSError) and error.errno not in _FULL:
+                    raise
+                _log.warning("store_waited_for", run_id=job.run, episode=job.episode, reason=str(error))
+            else:
+                return
+            await self._clock.sleep(wait_s)
+            wait_s = min(2 * wait_s, longest_s)
+
+    async def _advance(self, job: Job) -> None:
         try:
-            context = await self._context(job.run)
+            serving = await self._serving(job.run)
         except (BadInput, EnvironmentUnavailable) as error:
             raise NotServed(f"run {job.run}: {error}") from error
+        context = serving.context
+        if serving.cancelled and not await context.log.length(episode_stream(job.episode)):
+            return
         try:
             await (act(job, context) if job.kind == "act" else diagnose(job, context))
         except RunStopped as stopped:
-            # The next attempt reads the run's addresses and keys anew.
-            self._contexts.pop(job.run, None)
             await note_stopped(context.log, stopped)
+        except StoreAway:
+            raise
+        except ChimeError as error:
+            await self._there.failures.record(job, error)
+            raise
 
     async def environment(self, name: str) -> Environment:
         """The environment of that name, shared by all runs of this process."""
@@ -91,29 +131,49 @@ class Engine:
             self._stack.push_async_callback(environment.aclose)
         return self._environments[name]
 
-    async def _context(self, run: RunId) -> Context:
+    async def _serving(self, run: RunId) -> _Serving:
+        """The run as it is now: what was said of it meanwhile is taken over, its banks stay."""
         async with self._building:
-            if run not in self._contexts:
-                while len(self._contexts) >= _CONTEXTS:
-                    self._contexts.pop(next(iter(self._contexts)))
-                self._contexts[run] = await self._built(run)
-            return self._contexts[run]
+            known = self._runs.get(run)
+            log = self._there.store.open(run) if known is None else known.context.log
+            told = await log.length(RUN_STREAM)
+            if known is None or told < known.told:
+                self._runs.pop(run, None)
+                while len(self._runs) >= _CONTEXTS:
+                    self._runs.pop(next(iter(self._runs)))
+                self._runs[run] = await self._built(log, told)
+            elif told > known.told:
+                self._runs[run] = await self._told(known)
+            return self._runs[run]
 
-    async def _built(self, run: RunId) -> Context:
-        log = self._store.open(run)
+    async def _told(self, known: _Serving) -> _Serving:
+        """`known` after somebody has spoken in the run's own stream: perhaps it has been resumed elsewhere."""
+        log, config = known.context.log, known.header.config
+        said = await log.read_stream(RUN_STREAM)
+        operational = operational_in(said, known.header)
+        context = replace(
+            known.context,
+            settings=_settings(config.limits, operational),
+            model=self._model(config.models, operational["endpoints"]),
+        )
+        return replace(known, context=context, told=len(said), cancelled=_cancelled(said))
+
+    async def _built(self, log: EventLog, told: int) -> _Serving:
+        run, blobs = log.run, self._there.blobs
         banks = Replica(log)
         header = await banks.header()
         config = header.config
         policy, embedder = served(header)
         environment = await self.environment(config.environment["name"])
         description = await environment.describe()
-        operational = await operational_of(log, header)
-        return Context(
+        said = await log.read_stream(RUN_STREAM)
+        operational = operational_in(said, header)
+        context = Context(
             config=config,
             tasks=await listed_tasks(environment, config.environment, await banks.tasks()),
-            settings=msgspec.convert({**config.limits, **operational.get("limits", {})}, EpisodeSettings),
+            settings=_settings(config.limits, operational),
             parameters=policy.parameters,
-            prompts=await stored_prompts(self._blobs, run, header.prompts),
+            prompts=await stored_prompts(blobs, run, header.prompts),
             planner=planners.load(config.agent["planner"]),
             reflection=reflections.load(config.agent["reflection"]),
             evaluator=Evaluator(
@@ -121,45 +181,36 @@ class Engine:
                 version=description.evaluator_version or description.version,
             ),
             log=log,
-            blobs=self._blobs,
+            blobs=blobs,
             model=self._model(config.models, operational["endpoints"]),
             embedder=embedder,
             banks=banks,
             environment=environment,
             clock=self._clock,
         )
+        return _Serving(context=context, header=header, told=told, cancelled=_cancelled(said))
 
     def _model(self, models: Mapping[str, Any], endpoints: Mapping[str, Any]) -> ChatModel:
         asked = msgspec.convert(models, dict[Role, ModelSettings])
         where = msgspec.convert(endpoints, dict[Role, EndpointSettings])
         names: dict[Role, str] = {role: one.model for role, one in asked.items()}
         model = OpenAIModel(asked, where, self._clients, self._clock)
-        return RecordedCalls(model, self._calls, self._blobs, self._clock, names)
+        return RecordedCalls(model, self._there.calls, self._there.blobs, self._clock, names)
 
 
 @asynccontextmanager
-async def engine(
-    store: LogStore,
-    blobs: Blobs,
-    calls: CallStore,
-    home: Path,
-    keys: Mapping[str, str],
-    clock: Clock,
-    hosts: int,
-) -> AsyncIterator[Engine]:
+async def engine(there: Server, home: Path, keys: Mapping[str, str], clock: Clock, hosts: int) -> AsyncIterator[Engine]:
     """An engine whose clients and environments end with it.
 
     Args:
-        store: the logs to advance.
-        blobs: their bodies.
-        calls: their recorded model calls.
+        there: the server whose runs are advanced.
         home: where environments are installed.
         keys: the process's environment variables: API keys by name.
         clock: of the machine.
         hosts: environment processes at once.
     """
     async with AsyncExitStack() as stack:
-        yield Engine(store, blobs, calls, home, keys, clock, hosts, stack)
+        yield Engine(there, home, keys, clock, hosts, stack)
 
 
 def served(header: RunStarted) -> tuple[Policy, Embedder]:
@@ -196,11 +247,28 @@ async def listed_tasks(environment: Environment, chosen: Mapping[str, Any], ids:
 
 async def operational_of(log: EventLog, header: RunStarted) -> dict[str, Any]:
     """Addresses, time-outs, slots and limits as the run was last resumed with."""
+    return operational_in(await log.read_stream(RUN_STREAM), header)
+
+
+def operational_in(said: Sequence[Recorded], header: RunStarted) -> dict[str, Any]:
+    """As `operational_of`, from what the run's own stream says."""
     operational = dict(header.config.operational)
-    for recorded in await log.read_stream(RUN_STREAM):
+    for recorded in said:
         if recorded.kind == "noted" and isinstance(event := decode(recorded), Noted) and event.topic == OPERATIONAL:
             operational.update(event.facts)
     return operational
+
+
+def _cancelled(said: Sequence[Recorded]) -> bool:
+    """Whether somebody ended the run for good."""
+    return any(
+        one.kind == "operated" and isinstance(event := decode(one), Operated) and event.action == "cancel"
+        for one in said
+    )
+
+
+def _settings(limits: Mapping[str, Any], operational: Mapping[str, Any]) -> EpisodeSettings:
+    return msgspec.convert({**limits, **operational.get("limits", {})}, EpisodeSettings)
 
 
 async def note_stopped(log: EventLog, stopped: RunStopped) -> None:

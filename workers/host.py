@@ -33,7 +33,10 @@ from rq.worker import SimpleWorker, WorkerStatus
 from typing_extensions import override
 
 from infra.redis_client import our_errors, redacted
-from infra.rq_queue import HOST_NAME, Claims, exists, job_of, rq_connection, rq_queue, sweep
+from infra.rq_claims import HOST_NAME, Claims
+from infra.rq_keys import job_of, rq_connection, rq_queue
+from infra.rq_leftovers import sweep
+from infra.rq_queue import exists
 from infra.telemetry import about_job
 from runtime.errors import NotServed
 from runtime.ports import Job, JobKind
@@ -47,8 +50,14 @@ Lifespan = Callable[[], AbstractAsyncContextManager[Advance]]
 
 #: how long a stopping worker waits for Redis to take its jobs back, seconds
 RELEASE_S = 10.0
+#: how often claims are renewed, seconds
+BEAT_S = 1.0
+#: claims that were not renewed for so many beats are gone: the process is dead, or as good as dead
+CLAIM_BEATS = 3.5
 #: every so many beats rq's own heartbeats are sent too: they expire after 60 s and cost seven commands a job
-RQ_EVERY_BEATS = 5
+RQ_EVERY_BEATS = 10
+#: runs that a worker remembers it cannot serve
+_REFUSED = 64
 #: how long a job that this worker cannot serve is held before others see it again, seconds
 NOT_SERVED_S = 1.0
 #: how often rq's registries are swept of what died workers left, seconds
@@ -67,7 +76,7 @@ class HostWorker(SimpleWorker):
         lifespan: gives the async body of a job.
         slots: jobs at once.
         grace_s: how long running jobs may go on after the first signal.
-        beat_s: how often claims are renewed, seconds; they expire after five beats.
+        beat_s: how often claims are renewed, seconds; they expire after CLAIM_BEATS of them.
         poll_s: how often an idle worker looks into its queue, seconds.
 
     Raises:
@@ -83,7 +92,7 @@ class HostWorker(SimpleWorker):
         *,
         slots: int = 16,
         grace_s: float = 30.0,
-        beat_s: float = 2.0,
+        beat_s: float = BEAT_S,
         poll_s: float = 0.05,
     ) -> None:
         connection = rq_connection(url, prefix)
@@ -96,7 +105,7 @@ class HostWorker(SimpleWorker):
         self.log_result_lifespan = self.log_job_description = False
         self._queue, self._prefix, self._lifespan, self._slots = queue, prefix, lifespan, slots
         self._grace_s, self._beat_s, self._poll_s = grace_s, beat_s, poll_s
-        self._claims = Claims(connection, prefix, name, queue, ttl_s=5 * beat_s)
+        self._claims = Claims(connection, prefix, name, queue, ttl_s=CLAIM_BEATS * beat_s)
         self._facts = {
             "queue": queue.name,
             "host": socket.gethostname(),
@@ -106,6 +115,8 @@ class HostWorker(SimpleWorker):
         }
         #: job id -> since when; touched in the thread only
         self._held: dict[str, str] = {}
+        #: run -> why this process cannot serve it
+        self._refuses: dict[str, str] = {}
         self._thread = CapacityLimiter(1)
         self._reachable = True
         #: jobs that ended here, well or not
@@ -194,8 +205,7 @@ class HostWorker(SimpleWorker):
             try:
                 failure = await self._failure_of(rq_job, advance)
                 if isinstance(failure, NotServed):
-                    _log.warning("job left to another worker", job_id=rq_job.id, reason=str(failure))
-                    await anyio.sleep(NOT_SERVED_S)
+                    await self._refuse(rq_job, failure)
             except anyio.get_cancelled_exc_class():
                 with CancelScope(shield=True):
                     await self._quietly(partial(self._hand_back, rq_job, execution))
@@ -208,6 +218,17 @@ class HostWorker(SimpleWorker):
         finally:
             self._free.release()
 
+    async def _refuse(self, rq_job: RqJob, why: NotServed) -> None:
+        """Say that this process cannot serve the job's run, and hold the job while others may see that."""
+        run = job_of(rq_job.args).run
+        if run not in self._refuses:
+            _log.warning("run left to other workers", run_id=run, worker_id=self.name, reason=str(why))
+            while len(self._refuses) >= _REFUSED:
+                del self._refuses[next(iter(self._refuses))]
+        self._refuses[run] = str(why)
+        await self._quietly(self._renew)
+        await anyio.sleep(NOT_SERVED_S)
+
     async def _failure_of(self, rq_job: RqJob, advance: Advance) -> Exception | None:
         """Run the job's body under its deadline; what went wrong."""
         try:
@@ -215,6 +236,7 @@ class HostWorker(SimpleWorker):
             with about_job(job, job_id=rq_job.id, worker_id=self.name):
                 with move_on_after(rq_job.timeout if (rq_job.timeout or 0) > 0 else None) as deadline:
                     await advance(job)
+                    self._refuses.pop(job.run, None)
         except Exception as error:  # noqa: BLE001 - the outermost loop of a job: rq records it, the host lives on
             return error
         return JobTimeoutException(f"job overran its {rq_job.timeout} s") if deadline.cancelled_caught else None
@@ -234,7 +256,9 @@ class HostWorker(SimpleWorker):
     async def _beat(self) -> None:
         beats, swept = 0, -SWEEP_S
         while True:
-            await self._quietly(self._renew)
+            if await self._quietly(self._renew) and not self._stopping.is_set():
+                _log.info("asked to drain", worker_id=self.name, running=len(self._held))
+                self.stop()
             if beats % RQ_EVERY_BEATS == 0:
                 await self._quietly(self._tell_rq)
             if beats * self._beat_s - swept >= SWEEP_S:
@@ -270,8 +294,9 @@ class HostWorker(SimpleWorker):
         finally:
             self.connection.close()
 
-    def _renew(self) -> None:
-        self._claims.renew(self._held, self._facts)
+    def _renew(self) -> bool:
+        state = {"state": "draining" if self._stopping.is_set() else "serving"}
+        return self._claims.renew(self._held, self._facts | state, self._refuses)
 
     def _tell_rq(self) -> None:
         self.heartbeat()
@@ -304,7 +329,12 @@ class HostWorker(SimpleWorker):
     def _settle(self, rq_job: RqJob, execution: Execution, failure: Exception | None) -> None:
         self.ended += 1
         try:
-            if failure is None:
+            if not exists(rq_job.id, self.connection):
+                # Given up as lost while this process hung: rq would write its record anew, for good.
+                with self.connection.pipeline() as pipeline:
+                    self.cleanup_execution(rq_job, pipeline, execution)
+                    pipeline.execute()
+            elif failure is None:
                 self._finalize_success(rq_job, self._queue, execution, None)
             else:
                 self._finalize_failure(rq_job, self._queue, execution, (type(failure), failure, failure.__traceback__))

@@ -9,7 +9,8 @@ import anyio
 
 from infra.clock import SystemClock
 from infra.ownership import assert_sole_owner
-from infra.rq_queue import job_of
+from infra.redis_client import PATIENT_RETRIES
+from infra.rq_keys import job_of
 from runtime.ports import Job
 from workers.connections import connections
 from workers.engine import Engine, engine
@@ -27,8 +28,8 @@ async def serving(home: Path, url: str, prefix: str, keys: Mapping[str, str], sl
     assert_sole_owner()
     clock = SystemClock()
     async with (
-        connections(home, url, prefix, clock) as there,
-        engine(there.store, there.blobs, there.calls, home, keys, clock, slots) as working,
+        connections(home, url, prefix, clock, PATIENT_RETRIES) as there,
+        engine(there, home, keys, clock, slots) as working,
     ):
         yield working
 

@@ -48,6 +48,7 @@ SECTIONS: Mapping[str, str] = {
     "episode": "The limits of one episode.",
     "embedder": "What texts are compared with; thresholds belong to an embedder and do not travel.",
     "bank": "Where workers recall from.",
+    "intake": "Where a coordinator stops beginning episodes, until there is room again.",
 }
 
 #: dotted setting (roles as in `models`) -> meaning, the paper's symbol first
@@ -105,6 +106,9 @@ MEANINGS: Mapping[str, str] = {
     "episode.environment_attempts": "attempts from reset, after the environment crashed",
     "embedder.name": "hash (lexical, no download), sentence-transformers, openai",
     "bank.store": "replica (exact, in each process)",
+    "intake.memory": "share of the server's maxmemory in use at which no new episode is begun",
+    "intake.disk_mib": "free space of the home's disk, MiB, below which no new episode is begun",
+    "intake.queue": "jobs waiting in one queue at which no new episode is begun",
 }
 
 

@@ -91,10 +91,11 @@ class Projector:
         operations = decide(policy, self._state.begun(), banks, t, diagnosed)
         evolved = evolve(banks, diagnosed, operations)
         event = Folded(episode=t, bank_version=evolved.version, digest=evolved.digest(), operations=operations)
-        origin = Origin(cause=self._causes.pop(t, None))
+        origin = Origin(cause=self._causes.get(t))
         result = await self._events.append(PROJECTOR_STREAM, Version(t + 1), [draft(event)], origin)
         if isinstance(result, Taken):
             raise FoldMismatch(result.stored.id, "folded", result.stored.data.decode(), draft(event).data.decode())
+        self._causes.pop(t, None)
         self._state = replace(self._state, banks=evolved, waiting=waiting)
         if self._window is not None:
             self._window.add(evolved)

@@ -23,7 +23,8 @@ from infra.clock import SystemClock
 from infra.log_import import import_log
 from infra.redis_client import connected
 from infra.redis_log import RedisLogStore
-from infra.rq_queue import QUEUES, RqQueue
+from infra.rq_keys import QUEUES
+from infra.rq_queue import RqQueue
 from infra.segments import SegmentLog
 from runtime.ports import Appended, CallKey, ChatAnswer, ChatRequest, EventLog, Job, Origin, TokenUsage
 

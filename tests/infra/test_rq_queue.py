@@ -16,19 +16,10 @@ from rq.job import JobStatus
 
 from events.errors import BadInput, Unreachable
 from events.ids import RunId
-from infra.rq_queue import (
-    ADVANCE,
-    FAILURE_TTL_S,
-    HOST_NAME,
-    QUEUES,
-    Claims,
-    PrefixedCommands,
-    job_id,
-    job_of,
-    rq_connection,
-    rq_queue,
-    sweep,
-)
+from infra.rq_claims import HOST_NAME, Claims
+from infra.rq_keys import QUEUES, PrefixedCommands, job_id, job_of, rq_connection, rq_queue
+from infra.rq_leftovers import sweep
+from infra.rq_queue import ADVANCE, FAILURE_TTL_S
 from infra.rq_queue import RqQueue as TheQueue
 from runtime.ports import Job
 

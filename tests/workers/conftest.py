@@ -4,10 +4,11 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from uuid import uuid4
 
 import anyio
 import anyio.lowlevel
@@ -62,6 +63,8 @@ from infra.blobs import FolderBlobs
 from infra.calls import MemoryCalls, RecordedCalls
 from infra.clock import SystemClock
 from infra.environments.toy import Toy
+from infra.intake import OpenIntake
+from infra.leases import LocalLeases
 from infra.list_log import ListLogStore
 from infra.local_queue import LocalQueue
 from infra.rehearsal import MODEL
@@ -69,11 +72,11 @@ from infra.rehearsal.asking import read_request
 from infra.rehearsal.key import AnswerKey, KeyTask
 from infra.rehearsal.planting import Planting, RehearsalSettings
 from infra.rehearsal.playing import Rehearsal
-from runtime.ports import CallKey, ChatAnswer, ChatModel, ChatRequest, Job, TokenUsage, ToolCall
+from runtime.ports import CallKey, ChatAnswer, ChatModel, ChatRequest, Job, JobQueue, TokenUsage, ToolCall
 from runtime.settings import EpisodeSettings
 from workers.configuration import Configuration, ModelDefaults, PolicySettings, RunSettings
 from workers.connections import Server
-from workers.coordinator import coordinated
+from workers.coordinator import Ground, coordinated
 from workers.engine import Engine
 from workers.header import begin
 from workers.starting import Beginning, Choice, beginning
@@ -256,10 +259,25 @@ class _Engine(Engine):
     """The product's engine with a model of ours behind its record of calls."""
 
     def ask(self, model: ChatModel) -> None:
-        self._asked = RecordedCalls(model, self._calls, self._blobs, self._clock)
+        self._asked = RecordedCalls(model, self._there.calls, self._there.blobs, self._clock)
 
     def _model(self, models: Mapping[str, Any], endpoints: Mapping[str, Any]) -> ChatModel:
         return self._asked
+
+
+def grounded_here(queue: JobQueue, *, clock: Any = None, leases: Any = None, holder: str = "") -> Ground:
+    """What one coordinator of this process stands on; each one has a name of its own unless it is given."""
+    clock = clock or SystemClock()
+    return Ground(
+        queue=queue, leases=leases or LocalLeases(clock.monotonic), intake=OpenIntake(), clock=clock,
+        holder=holder or uuid4().hex,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def ground() -> Callable[..., Ground]:
+    """Makes what a coordinator of this process stands on."""
+    return grounded_here
 
 
 @dataclass
@@ -272,6 +290,7 @@ class World:
     store: Any = None
     blobs: Any = None
     calls: Any = field(default_factory=MemoryCalls)
+    leases: Any = None
     #: what workers see of the store; None = all of it
     workers_store: Any = None
     #: put around the handling of every job
@@ -280,6 +299,7 @@ class World:
     def __post_init__(self) -> None:
         self.store = self.store or ListLogStore(self.clock)
         self.blobs = self.blobs or FolderBlobs(self.home)
+        self.leases = self.leases or LocalLeases(self.clock.monotonic)
 
     def server(self) -> Server:
         return Server(store=self.store, blobs=self.blobs, calls=self.calls, url="", prefix="t", where="here")
@@ -310,12 +330,13 @@ class World:
         controls: dict[str, str] = {}
 
         async def serve(run: str) -> None:
-            controls[run] = (await coordinated(self.log(run), queue, self.clock)).conductor.control
+            here = grounded_here(queue, clock=self.clock, leases=self.leases)
+            controls[run] = (await coordinated(self.log(run), here)).conductor.control
 
-        store = self.workers_store or self.store
+        there = replace(self.server(), store=self.workers_store or self.store)
         with anyio.fail_after(deadline_s):
             async with AsyncExitStack() as stack:
-                working = _Engine(store, self.blobs, self.calls, self.home, {}, self.clock, 16, stack)
+                working = _Engine(there, self.home, {}, self.clock, 16, stack)
                 working.ask(self.model)
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(queue.serve, self.around(working.advance), slots)
@@ -386,6 +407,8 @@ def toy_key() -> AnswerKey:
 def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
     """A coordinator that looks after its jobs in every round, and whose rounds are short."""
     monkeypatch.setattr("workers.coordinator._LIVENESS_S", 0.0)
+    monkeypatch.setattr("workers.coordinator._GRACE_S", 0.0)
+    monkeypatch.setattr("workers.coordinator._RENEW_S", 0.0)
     monkeypatch.setattr("workers.coordinator._PATIENCE_S", 0.05)
     monkeypatch.setattr("workers.coordinator._AGAIN_S", 0.01)
 

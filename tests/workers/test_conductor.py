@@ -27,6 +27,8 @@ class Queue:
     jobs: list[Job] = field(default_factory=list)
     gone: set[Job] = field(default_factory=set)
     timeouts: set[float] = field(default_factory=set)
+    discarded: list[Job] = field(default_factory=list)
+    refusal: str | None = None
 
     async def enqueue(self, job: Job, timeout_s: float) -> bool:
         self.jobs.append(job)
@@ -35,6 +37,15 @@ class Queue:
 
     async def lost(self, jobs: Iterable[Job]) -> list[Job]:
         return [job for job in jobs if job in self.gone]
+
+    async def discard(self, jobs: Iterable[Job]) -> None:
+        self.discarded += jobs
+
+    async def refused(self, run: RunId) -> str | None:
+        return self.refusal
+
+    async def tidy(self, run: RunId) -> int:
+        return 0
 
     async def forget(self, run: RunId, *, dry_run: bool = False) -> int:
         return 0
@@ -200,14 +211,14 @@ async def test_pause_resume_cancel(stage: Stage):
     await stage.begin()
     await stage.add(RUN_STREAM, operated("pause"))
     assert await stage.round() == []
-    assert (stage.conductor.control, stage.conductor.reason) == ("paused", "because")
+    assert (stage.conductor.control, stage.conductor.reason) == ("paused", "me: because")
     await stage.add(RUN_STREAM, operated("resume"))
     assert len(await stage.round()) == 3
     await stage.add(RUN_STREAM, Noted(topic="run_stopped", facts={"kind": "key", "reason": "no key"}))
     assert await stage.round() == []
     assert (stage.conductor.control, stage.conductor.reason) == ("stopped", "no key")
     await stage.add(RUN_STREAM, operated("resume"))
-    assert await stage.round() == [("act", 0, 1), ("act", 1, 1), ("act", 2, 1)]
+    assert await stage.round() == [("act", 0, 2), ("act", 1, 2), ("act", 2, 2)]
     await stage.play(0, 5)
     await stage.add(RUN_STREAM, operated("cancel"))
     assert await stage.round() == [("diagnose", 0, 1)]
@@ -228,8 +239,80 @@ async def test_a_cancelled_run_ends_once_its_episodes_have(stage: Stage):
     assert stage.conductor.ended(1) == "stopped"
 
 
-def operated(action: str) -> Operated:
-    return Operated(action=action, target="made", author="me", reason="because")
+async def test_a_cancel_is_for_good(stage: Stage):
+    """What is said of a cancelled run later does not bring it back; a job that had begun nothing is not reissued."""
+    await stage.begin()
+    await stage.round()
+    await stage.play(0, 3)
+    await stage.add(RUN_STREAM, operated("cancel"), Noted(topic="run_stopped", facts={"kind": "key", "reason": "x"}))
+    await stage.add(RUN_STREAM, operated("resume"))
+    assert await stage.round() == []
+    assert (stage.conductor.control, stage.conductor.reason) == ("cancelled", "because")
+    stage.queue.gone = {Job(kind="act", run=stage.log.run, episode=t) for t in (0, 1, 2)}
+    await stage.conductor.reissue(await stage.conductor.lost())
+    assert stage.queue.taken() == [("act", 0, 2)]
+    assert stage.conductor.ended(0) is None
+    await stage.play(0, 6)
+    await stage.fold(0)
+    await stage.round()
+    assert stage.conductor.ended(1) == "stopped"
+
+
+async def test_requeued_work_is_tried_afresh(stage: Stage):
+    """An operator's requeue gives one episode, or each one, three more attempts; what they leave is cleared away."""
+    await stage.begin()
+    await stage.round()
+    for attempt in (1, 2):
+        job = Job(kind="act", run=stage.log.run, episode=1, attempt=attempt)
+        await stage.conductor.reissue([job])
+    await stage.add(RUN_STREAM, operated("requeue", "made/episode-1"))
+    stage.queue.taken()
+    assert await stage.round() == [("act", 1, 4)]
+    for attempt in (4, 5):
+        await stage.conductor.reissue([Job(kind="act", run=stage.log.run, episode=1, attempt=attempt)])
+    assert stage.queue.taken() == [("act", 1, 5), ("act", 1, 6)]
+    assert [job.attempt for job in stage.queue.discarded] == [1, 2, 4, 5]
+    await stage.conductor.reissue([Job(kind="act", run=stage.log.run, episode=1, attempt=6)])
+    assert decode_as(await stage.last(episode_stream(1)), Abandoned).attempts == 6
+    await stage.add(RUN_STREAM, operated("requeue"))
+    assert [one for one in await stage.round() if one[2] > 1] == [("act", 0, 2), ("act", 2, 2)]
+
+
+async def test_a_run_that_every_worker_refuses_is_stopped(stage: Stage):
+    """Three looks in a row at which no live worker can serve the run stop it, with the reason."""
+    await stage.begin()
+    await stage.round()
+    stage.queue.refusal = "other code"
+    await stage.conductor.look_for_workers()
+    await stage.conductor.look_for_workers()
+    stage.queue.refusal = None
+    await stage.conductor.look_for_workers()
+    stage.queue.refusal = "other code"
+    for _ in range(3):
+        await stage.round()
+        assert stage.conductor.control == "running"
+        await stage.conductor.look_for_workers()
+    assert await stage.round() == []
+    assert (stage.conductor.control, stage.conductor.reason) == ("stopped", "other code")
+
+
+async def test_without_room_only_what_has_begun_goes_on(stage: Stage):
+    """While intake is stopped no episode is begun; diagnoses and half-played episodes go on."""
+    await stage.begin()
+    await stage.play(0, 2)
+    await stage.play(1, 5)
+    await stage.round()
+    stage.queue.taken()
+    await stage.restart()
+    async for page in stage.log.pages(0):
+        for one in page:
+            stage.conductor.see(one)
+    await stage.conductor.enqueue_due(0, begin=False)
+    assert stage.queue.taken() == [("act", 0, 1), ("diagnose", 1, 1)]
+
+
+def operated(action: str, target: str = "made") -> Operated:
+    return Operated(action=action, target=target, author="me", reason="because")
 
 
 async def test_an_incomplete_head_waits(stage: Stage):
@@ -249,21 +332,21 @@ async def test_a_seed_bank_is_waited_for(stage: Stage):
     assert await stage.round() == []
 
 
-async def coordinate(log: ListLog) -> RunCoordinator:
-    coordinator = RunCoordinator(log, LocalQueue(), SystemClock())
+async def coordinate(log: ListLog, ground: Any) -> RunCoordinator:
+    coordinator = RunCoordinator(log, ground(LocalQueue()))
     await coordinator.run()
     return coordinator
 
 
-async def test_finishes_once_and_last(stage: Stage, brisk: None):
+async def test_finishes_once_and_last(stage: Stage, brisk: None, ground: Any):
     """The end of a run is its last event, with counts, however many coordinators look at it."""
     await stage.begin()
     for t in range(6):
         await stage.play(t, 6)
         await stage.fold(t)
-    first, second = RunCoordinator(stage.log, stage.queue, SystemClock()), stage.log
+    first, second = RunCoordinator(stage.log, ground(stage.queue)), stage.log
     assert await first.run() == "finished"
-    assert (await coordinate(second)).conductor.control == "finished"
+    assert (await coordinate(second, ground)).conductor.control == "finished"
     events = [one async for page in stage.log.pages(0) for one in page]
     assert [one.kind for one in events].count("run_finished") == 1
     finished = decode_as(events[-1], RunFinished)
@@ -271,7 +354,7 @@ async def test_finishes_once_and_last(stage: Stage, brisk: None):
     assert (finished.counts.episodes, finished.counts.diagnosed, finished.counts.folded) == (6, 6, 6)
 
 
-async def test_wrong_recalls_are_noted_once(stage: Stage, brisk: None):
+async def test_wrong_recalls_are_noted_once(stage: Stage, brisk: None, ground: Any):
     """A wrong recall is noted in the run's stream before its end, and not again by the next coordinator."""
     await stage.begin(lag=1, concurrency=1)
     wrong: Sequence[str] = ()
@@ -287,8 +370,8 @@ async def test_wrong_recalls_are_noted_once(stage: Stage, brisk: None):
         if one.id == "made/episode-2/1":
             event, wrong = replace(event, candidates=[]), [one.id]
         await log.append(one.stream, one.version, [draft(event)], Origin(cause=None))
-    await coordinate(log)
-    await coordinate(log)
+    await coordinate(log, ground)
+    await coordinate(log, ground)
     told = [decode(one) for one in await log.read_stream(RUN_STREAM)]
     assert [one.facts["event"] for one in told if isinstance(one, Noted)] == wrong
     assert isinstance(told[-1], RunFinished)

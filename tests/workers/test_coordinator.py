@@ -88,18 +88,18 @@ async def filled(log: ListLog, made: Any, kinds: tuple[str, ...] | None = None) 
             await log.append(one.stream, Version(version), [draft(decode(one))], NOWHERE)
 
 
-async def test_serves_every_open_run(store: ListLogStore, made_run: Any, brisk: None):
+async def test_serves_every_open_run(store: ListLogStore, made_run: Any, brisk: None, ground: Any):
     """Runs that are there and runs that come later are brought to their end."""
     await filled(store.open(RunId("a")), made_run("a"))
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(Coordinator(store, LocalQueue(), SystemClock()).serve)
+        tasks.start_soon(Coordinator(store, ground(LocalQueue())).serve)
         await until(lambda: finished(store.open(RunId("a"))))
         await filled(store.open(RunId("b")), made_run("b"))
         await until(lambda: finished(store.open(RunId("b"))))
         tasks.cancel_scope.cancel()
 
 
-async def test_a_broken_run_does_not_stop_the_others(store: ListLogStore, made_run: Any, brisk: None):
+async def test_a_broken_run_does_not_stop_the_others(store: ListLogStore, made_run: Any, brisk: None, ground: Any):
     """A run whose log holds a fold that this code would not make is left alone; the others go on."""
     bad = store.open(RunId("a"))
     await filled(bad, made_run("a"), ("run_started", "diagnosed"))
@@ -107,13 +107,13 @@ async def test_a_broken_run_does_not_stop_the_others(store: ListLogStore, made_r
     await bad.append(PROJECTOR_STREAM, Version(1), [draft(wrong)], NOWHERE)
     await filled(store.open(RunId("b")), made_run("b"))
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(Coordinator(store, LocalQueue(), SystemClock()).serve)
+        tasks.start_soon(Coordinator(store, ground(LocalQueue())).serve)
         await until(lambda: finished(store.open(RunId("b"))))
         tasks.cancel_scope.cancel()
     assert decode_as((await bad.read_stream(PROJECTOR_STREAM))[-1], Folded) == wrong
 
 
-async def test_paused_runs_wait_over_an_outage(store: ListLogStore, made_run: Any, brisk: None):
+async def test_paused_runs_wait_over_an_outage(store: ListLogStore, made_run: Any, brisk: None, ground: Any):
     """A paused run is taken up again once it is resumed, an outage of the server in between included."""
     log, server = store.open(RunId("a")), Outage()
     await filled(log, made_run("a"), ("run_started",))
@@ -124,7 +124,7 @@ async def test_paused_runs_wait_over_an_outage(store: ListLogStore, made_run: An
         return await queue.forget(RunId("a"), dry_run=True) > 0
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(Coordinator(Broken(store, server), queue, SystemClock()).serve)
+        tasks.start_soon(Coordinator(Broken(store, server), ground(queue)).serve)
         await anyio.sleep(0.1)
         assert not await waiting()
         server.away = True
@@ -139,7 +139,7 @@ async def test_paused_runs_wait_over_an_outage(store: ListLogStore, made_run: An
         tasks.cancel_scope.cancel()
 
 
-async def test_a_run_goes_on_after_an_outage(store: ListLogStore, made_run: Any, brisk: None):
+async def test_a_run_goes_on_after_an_outage(store: ListLogStore, made_run: Any, brisk: None, ground: Any):
     """An outage in the middle of a run is waited for, up to the patience given."""
     log, server = store.open(RunId("a")), Outage()
     await filled(log, made_run("a"), ("run_started",))
@@ -147,7 +147,7 @@ async def test_a_run_goes_on_after_an_outage(store: ListLogStore, made_run: Any,
     async with anyio.create_task_group() as tasks:
 
         async def serve() -> None:
-            await coordinated(Broken(log, server), LocalQueue(), SystemClock())
+            await coordinated(Broken(log, server), ground(LocalQueue()))
 
         tasks.start_soon(serve)
 
@@ -161,7 +161,7 @@ async def test_a_run_goes_on_after_an_outage(store: ListLogStore, made_run: Any,
         tasks.cancel_scope.cancel()
     server.away = True
     with pytest.raises(Unreachable):
-        await coordinated(Broken(log, server), LocalQueue(), SystemClock(), patience_s=0.0)
+        await coordinated(Broken(log, server), ground(LocalQueue()), patience_s=0.0)
 
 
 class Forgetful:
@@ -174,7 +174,7 @@ class Forgetful:
         return getattr(self.there, name)
 
 
-async def test_a_lost_tail(made_run: Any, brisk: None):
+async def test_a_lost_tail(made_run: Any, brisk: None, ground: Any):
     """Where the server lost the tail of a log, the coordinator drops what it derived and folds again."""
     made = made_run("a")
     long, short = ListLog(RunId("a"), SystemClock()), ListLog(RunId("a"), SystemClock())
@@ -201,12 +201,12 @@ async def test_a_lost_tail(made_run: Any, brisk: None):
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(lose)
-        coordinator = await coordinated(seen, LocalQueue(), SystemClock())
+        coordinator = await coordinated(seen, ground(LocalQueue()))
     assert coordinator.projector.state.banks.digest() == made.banks.digest()
     assert len(await short.read_stream(PROJECTOR_STREAM)) == 6
 
 
-async def test_jobs_of_a_lost_worker(store: ListLogStore, made_run: Any, brisk: None):
+async def test_jobs_of_a_lost_worker(store: ListLogStore, made_run: Any, brisk: None, ground: Any):
     """Jobs that a queue has lost are put in again; after the third the run goes on without their episode."""
     log, queue = store.open(RunId("a")), LocalQueue()
     started = decode_as(made_run("a").events[0], RunStarted)
@@ -223,7 +223,7 @@ async def test_jobs_of_a_lost_worker(store: ListLogStore, made_run: Any, brisk: 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(queue.serve, fail, 4)
         with anyio.fail_after(20):
-            control = (await coordinated(log, queue, SystemClock())).conductor.control
+            control = (await coordinated(log, ground(queue))).conductor.control
         queue.close()
         tasks.cancel_scope.cancel()
     assert control == "finished"

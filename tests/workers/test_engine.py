@@ -92,7 +92,7 @@ async def test_runs_that_it_cannot_serve(world: Any, playing: Any, what: str):
     log = there.log("r")
     await log.append(RUN_STREAM, Version(1), [draft(other)], Origin(cause=None))
     async with AsyncExitStack() as stack:
-        engine = Engine(there.store, there.blobs, there.calls, there.home, {}, there.clock, 1, stack)
+        engine = Engine(there.server(), there.home, {}, there.clock, 1, stack)
         with pytest.raises(NotServed, match="run r:"):
             await engine.advance(Job(kind="act", run=RunId("r"), episode=0))
     assert await log.head() == 1

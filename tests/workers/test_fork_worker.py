@@ -63,7 +63,7 @@ async def rq_worker(queue: str, variables: dict[str, str], folder: Path, *more: 
 @pytest.mark.timeout(300)
 async def test_a_run_on_fork_workers(
     world: Callable[..., Any], playing: Any, toy_key: Any, settings: dict[str, str], tmp_path: Path,
-    keys_left: Callable[[], list[str]],
+    keys_left: Callable[[], list[str]], ground: Any,
 ) -> None:  # fmt: skip
     """Every job is done by a fork of `rq worker`, once; the banks are those of a run in one process."""
     plan: Configuration = playing.configured(concurrency=2, lag=2)
@@ -84,7 +84,7 @@ async def test_a_run_on_fork_workers(
             rq_worker("chime-diagnose", settings, tmp_path),
         ):
             with anyio.fail_after(DEADLINE_S):
-                served = await coordinated(log, queue, clock)
+                served = await coordinated(log, ground(queue, clock=clock))
         assert served.conductor.control == "finished"
         events = await shared.recorded(RUN)
     assert playing.digests(events) == expected

@@ -25,7 +25,8 @@ from structlog.testing import capture_logs
 
 from events.errors import Unreachable
 from events.ids import RunId
-from infra.rq_queue import RqQueue, rq_connection, rq_queue
+from infra.rq_keys import rq_connection, rq_queue
+from infra.rq_queue import RqQueue
 from runtime.ports import Job
 from workers.host import Advance, HostWorker
 
@@ -319,7 +320,7 @@ async def test_beats_keep_a_job_held(queue: RqQueue, job_server: str, prefix: st
 
         facts = await eventually(claims)
         assert (facts["queue"], facts["pid"], facts["slots"]) == ("chime-act", str(os.getpid()), "16")
-        assert set(facts) == {"queue", "host", "pid", "slots", "since", "job:act-r-0-1"}
+        assert set(facts) == {"queue", "host", "pid", "slots", "since", "state", "ttl_ms", "job:act-r-0-1"}
         bodies.release.set()
         worker.stop()
 
@@ -453,7 +454,7 @@ async def test_a_fork_worker_runs_the_same_jobs(
         "    Redis.from_url(sys.argv[1]).rpush('told-' + sys.argv[2], f'{kind} {run} {episode} {attempt}')\n"
     )
     program = (
-        "import sys\nfrom rq import Worker\nfrom infra.rq_queue import rq_connection, rq_queue\n"
+        "import sys\nfrom rq import Worker\nfrom infra.rq_keys import rq_connection, rq_queue\n"
         "connection = rq_connection(sys.argv[1], sys.argv[2])\n"
         "Worker([rq_queue('act', connection)], connection=connection, serializer='json').work(burst=True)\n"
     )

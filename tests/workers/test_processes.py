@@ -235,7 +235,7 @@ def test_interrupted_and_resumed(chime: CommandLine, there: There, endpoint: End
     kinds = there.kinds()
     assert kinds[-1] == "run_finished"
     assert kinds.count("folded") == EPISODES
-    assert there.rq_keys() == [f"{there.prefix}:rq:queues", f"{there.prefix}:runs"]
+    assert there.rq_keys() == [f"{there.prefix}:runs"]
 
 
 def test_a_killed_worker_is_replaced(chime: CommandLine, there: There, endpoint: Endpoint, digest: str):

@@ -10,6 +10,7 @@ from infra.rq_queue import RqQueue
 from infra.telemetry import configure
 from workers.connections import connections
 from workers.coordinator import Coordinator
+from workers.driving import grounded
 from workers.invocation import Invocation, chime_command, run_async
 
 
@@ -33,7 +34,7 @@ def coordinator(invocation: Invocation) -> None:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_until_signal, tasks.cancel_scope)
                 async with RqQueue(there.url, there.prefix) as queue:
-                    await Coordinator(there.store, queue, clock).serve()
+                    await Coordinator(there.store, grounded(there, queue, queue, clock, settings.intake)).serve()
 
     run_async(serve)
 

@@ -200,9 +200,6 @@ def _driven(invocation: Invocation, run: RunId, given: Mapping[str, Any], choice
     )
     if ended.control == "stopped":
         raise RunStopped("stopped", f"run {run} stopped: {ended.reason}. Go on with: chime run resume {run}")
-    if ended.control == "paused":
-        output.note(f"run {run} is paused: {ended.reason}. Go on with: chime run resume {run}")
-        return 130
     output.line(f"next: chime run show {run}, chime memory list {run}, chime log verify {run}")
     return 1 if summary.abandoned else 0
 
@@ -212,7 +209,11 @@ async def _drive(invocation: Invocation, run: RunId, given: Mapping[str, Any], c
     clock = SystemClock()
     slots = configuration.run.slots
     doing = Hands(
-        slots=slots, processes=given["processes"], in_process=given["in_process"], hosts=given["hosts"] or slots
+        slots=slots,
+        processes=given["processes"],
+        in_process=given["in_process"],
+        hosts=given["hosts"] or slots,
+        marks=configuration.intake,
     )
     live = LiveLine(output, clock)
     async with interruptible(), AsyncExitStack() as stack:
@@ -225,8 +226,8 @@ async def _drive(invocation: Invocation, run: RunId, given: Mapping[str, Any], c
             await _begun(invocation, there, run, choice)
         else:
             await _resumed(invocation, there, run)
-        queue = await stack.enter_async_context(hands(there, home, invocation.environment, clock, doing, log))
-        controls = await drive(there, queue, clock, [run], live)
+        ground = await stack.enter_async_context(hands(there, home, invocation.environment, clock, doing, log))
+        controls = await drive(there, ground, [run], live)
         live.done()
         summary = (await summarized(configuration.prices, there.store.open(run))).summary()
         return Ended(run=run, control=controls[run], reason=summary.reason, summary=summary)

@@ -1,0 +1,129 @@
+"""What jobs and workers leave behind in rq when they die: found, and removed without a trace. Blocking.
+
+rq's own sweep of popped jobs leaves a key behind for every job it meets between pop and begin, and keeps what it finds
+for minutes; nothing here waits for it.
+"""
+
+import re
+from collections.abc import Collection, Iterable
+from typing import cast
+
+from redis import Redis
+from rq import Queue
+from rq.defaults import RQ_KEY_PREFIX
+from rq.executions import ExecutionRegistry
+from rq.job import Job as RqJob
+from rq.registry import FailedJobRegistry, clean_registries
+from rq.worker_registration import REDIS_WORKER_KEYS, WORKERS_BY_QUEUE_KEY, clean_worker_registry
+
+from events.ids import RunId
+from infra.rq_claims import claims_key
+from infra.rq_keys import job_part
+from infra.rq_standing import held, standing, worker_name
+
+
+def of_run(run: RunId) -> re.Pattern[str]:
+    """What matches the ids of the run's jobs, whole."""
+    return re.compile(rf"(act|diagnose)-{re.escape(run)}-(0|[1-9][0-9]*)-([1-9][0-9]*)")
+
+
+def listed(queue: Queue) -> set[str]:
+    """Every job id in a list of rq's for `queue`: waiting, popped, begun, failed."""
+    return {job_part(entry) for entry in [*_waiting(queue), *_entries(queue)]}
+
+
+def remove(queue: Queue, ids: Collection[str]) -> None:
+    """Every trace of the jobs `ids` in `queue`; not those of workers."""
+    if ids:
+        entries = [entry for entry in _entries(queue) if job_part(entry) in ids]
+        failed = FailedJobRegistry(queue=queue)
+        with queue.connection.pipeline() as pipeline:
+            for id_ in sorted(ids):
+                pipeline.lrem(queue.key, 0, id_)
+                pipeline.lrem(queue.intermediate_queue_key, 0, id_)
+                pipeline.delete(*_keys(id_, queue.connection))
+            for entry in entries:
+                pipeline.zrem(queue.started_job_registry.key, entry)
+                pipeline.zrem(failed.key, entry)
+                pipeline.delete(f"{RQ_KEY_PREFIX}:execution:{entry.decode()}")
+            pipeline.execute()
+
+
+def remove_unheld(queue: Queue, prefix: str, ids: Iterable[str]) -> set[str]:
+    """Every trace of those of `ids` that neither wait nor have a live worker; the others."""
+    wanted = set(ids)
+    if not wanted:
+        return wanted
+    there = wanted & held(queue.connection, prefix, standing(queue), wanted)
+    remove(queue, wanted - there)
+    return there
+
+
+def remove_dead_hosts(queue: Queue, prefix: str) -> None:
+    """What rq keeps of host workers that do not live any more."""
+    connection, hosts = queue.connection, standing(queue).hosts
+    with connection.pipeline(transaction=False) as pipeline:
+        for key in hosts:
+            pipeline.exists(claims_key(prefix, worker_name(key)))
+        alive = pipeline.execute()
+    dead = [key for key, lives in zip(hosts, alive, strict=True) if not lives]
+    if dead:
+        with connection.pipeline() as pipeline:
+            pipeline.srem(WORKERS_BY_QUEUE_KEY % queue.name, *dead)
+            pipeline.srem(REDIS_WORKER_KEYS, *dead)
+            pipeline.delete(*dead)
+            pipeline.execute()
+
+
+def remove_empty(queue: Queue) -> None:
+    """`queue` is not among rq's queues while nothing waits in it: only rq's tools read that list."""
+    if not queue.connection.exists(queue.key):
+        queue.connection.srem(Queue.redis_queues_keys, queue.key)
+
+
+def sweep(queue: Queue, prefix: str) -> None:
+    """Clear away what workers that died left in rq's lists, unless another worker is at it.
+
+    What an ordinary worker had begun goes to rq's failed ones, where it expires; the rest is removed.
+    """
+    if not queue.acquire_maintenance_lock():
+        return
+    clean_registries(queue)
+    clean_worker_registry(queue)
+    remove_dead_hosts(queue, prefix)
+    found = standing(queue)
+    remove(queue, found.popped - held(queue.connection, prefix, found, found.popped))
+    queue.release_maintenance_lock()  # type: ignore[no-untyped-call]  # rq leaves it untyped
+
+
+def scattered(connection: Redis, run: RunId) -> set[str]:
+    """Ids of the run's jobs in any key of rq, found by looking at every key of the server."""
+    mine = of_run(run)
+    return {
+        part
+        for key in connection.scan_iter(match=f"{RQ_KEY_PREFIX}:*-{run}-*", count=1000)
+        for part in key.decode().split(":")
+        if mine.fullmatch(part)
+    }
+
+
+def _keys(id_: str, connection: Redis) -> list[str]:
+    """The keys of one job."""
+    job = RqJob(id_, connection=connection, serializer="json")
+    executions = ExecutionRegistry(id_, connection)
+    return [job.key, job.dependents_key, job.dependencies_key, executions.key, f"{RQ_KEY_PREFIX}:results:{id_}"]
+
+
+def _waiting(queue: Queue) -> list[bytes]:
+    return cast("list[bytes]", queue.connection.lrange(queue.key, 0, -1))
+
+
+def _entries(queue: Queue) -> list[bytes]:
+    """What rq's lists beside the queue hold: job ids, some with an execution's id after a colon."""
+    failed = FailedJobRegistry(queue=queue)
+    found = [
+        *queue.connection.lrange(queue.intermediate_queue_key, 0, -1),
+        *queue.connection.zrange(queue.started_job_registry.key, 0, -1),
+        *queue.connection.zrange(failed.key, 0, -1),
+    ]
+    return cast("list[bytes]", found)
