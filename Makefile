@@ -2,6 +2,7 @@
 #
 #   make demo    the whole loop on real tasks, no key and no server of yours: three arms, one table, banks rebuilt
 #   make test    every test (real Redis or Valkey, real rq, real HTTP, the BFCL environment)
+#   make chaos   200 kills of real processes and minutes of hostile input: MINUTES=10 KILLS=200 SEED=<seconds since 1970>
 #   make lint    ruff, mypy --strict, pyright, import-linter, deptry
 #   make bench   measurements side by side with other libraries; writes bench/results/
 #   make lock    resolve the dependencies anew (needs uv)
@@ -15,7 +16,7 @@ export CHIME_HOME ?= $(CURDIR)/.chime
 export OPENBLAS_NUM_THREADS := 1
 export OMP_NUM_THREADS := 1
 
-.PHONY: demo test lint bench lock clean venv bfcl
+.PHONY: demo test chaos lint bench lock clean venv bfcl
 .DEFAULT_GOAL := help
 
 help:
@@ -39,6 +40,17 @@ demo: bfcl
 
 test: bfcl
 	$(BIN)/pytest -q -n 2 --dist loadfile
+
+# A failure names its seed and kills: `make chaos SEED=17 KILLS=20 MINUTES=0` plays the same again.
+MINUTES ?= 10
+KILLS ?= 200
+ifndef SEED
+SEED := $(shell date +%s)
+endif
+chaos: venv
+	@echo "chaos from seed $(SEED): $(MINUTES) minutes, $(KILLS) kills"
+	CHIME_CHAOS_MINUTES=$(MINUTES) CHIME_CHAOS_KILLS=$(KILLS) CHIME_CHAOS_SEED=$(SEED) \
+	  $(BIN)/pytest -q -n 2 --dist load -m chaos
 
 lint: venv
 	$(BIN)/ruff check .

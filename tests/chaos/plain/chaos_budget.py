@@ -35,13 +35,15 @@ def rounds(share: float) -> Iterator[int]:
 
 
 @contextmanager
-def told(seed: int, **more: object) -> Iterator[None]:
-    """A failure in the body says which seed it was."""
+def told(seed: int, kills: int = 1) -> Iterator[None]:
+    """A failure in the body says with which variables the same test does the same again."""
     try:
         yield
     except BaseException as error:
-        variables = {"CHIME_CHAOS_SEED": seed, **{f"CHIME_CHAOS_{name.upper()}": value for name, value in more.items()}}
-        error.add_note("again: " + " ".join(f"{name}={value}" for name, value in variables.items()) + " pytest ...")
+        error.add_note(
+            f"again: CHIME_CHAOS_SEED={seed} CHIME_CHAOS_KILLS={kills if LONG else 0} CHIME_CHAOS_MINUTES=0 "
+            "and this test alone"
+        )
         raise
 
 

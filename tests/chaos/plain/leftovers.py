@@ -1,0 +1,40 @@
+"""What a run may leave behind when all its processes have ended, and what is there beside it."""
+
+import fcntl
+from pathlib import Path
+
+from troupe import PREFIX, RUN, Troupe, until
+
+#: keys of the server's own list of runs and of rq's list of queues: one of each, however many runs there were
+_LISTS = {f"{PREFIX}:runs", f"{PREFIX}:set-aside", f"{PREFIX}:rq:queues"}
+#: how long a key may live on by itself: a failed job can be looked at for five minutes, seconds
+_EXPIRES_S = 300
+
+
+def of_processes(troupe: Troupe) -> None:
+    """No process, connection, socket, lock or temporary file once everybody was asked to end."""
+    until(lambda: not troupe.alive(), "every process ends", 60)
+    until(lambda: not troupe.line.connections, "every connection ends", 60)
+    assert _files(troupe.sockets / "runtime") == []
+    until(lambda: not _files(troupe.folder / "tmp"), f"no temporary file: {_files(troupe.folder / 'tmp')}", 10)
+    assert [path for path in (troupe.folder / "home").rglob("*.lock") if _locked(path)] == []
+
+
+def of_keys(troupe: Troupe) -> None:
+    """Beside the run's own keys and the lists, only what expires by itself and soon."""
+    keys = {key: ttl for key, ttl in troupe.keys().items() if not key.startswith(f"{PREFIX}:{{{RUN}}}:")}
+    left = {key: ttl for key, ttl in keys.items() if key not in _LISTS and not 0 <= ttl <= _EXPIRES_S}
+    assert not left, f"keys left over: {left}"
+
+
+def _files(folder: Path) -> list[str]:
+    return sorted(str(one.relative_to(folder)) for one in folder.rglob("*"))
+
+
+def _locked(path: Path) -> bool:
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
+    return False
