@@ -18,6 +18,7 @@ from events.codec import canonical
 from events.errors import BadInput
 from events.ids import RunId
 from infra.blobs import get_messages, put_messages
+from infra.model_errors import said
 from infra.redis_client import our_errors
 from runtime.errors import ModelRefused, ModelUnavailable, RunStopped, StoreAway
 from runtime.ports import Blobs, CallKey, ChatAnswer, ChatModel, ChatRequest, Clock, Role, TokenUsage
@@ -241,7 +242,7 @@ def _digest(request: ChatRequest) -> str:
     try:
         return sha256(canonical(request)).hexdigest()
     except (ValueError, TypeError, RecursionError) as error:
-        raise ModelRefused("unsendable", f"the request cannot be written as JSON: {error}") from error
+        raise ModelRefused("unsendable", f"the request cannot be written as JSON: {said(str(error))}") from error
 
 
 async def calls_of(store: CallStore, run: RunId, stream: str | None = None) -> list[CallRecord]:

@@ -1,10 +1,13 @@
 """What an endpoint says it serves: `/v1/models`, asked once before a run."""
 
+import json
 from collections.abc import Mapping
-
-from openai import APIConnectionError, APIError, APIStatusError, AsyncOpenAI, DefaultAsyncHttpx2Client, Timeout
+from contextlib import AsyncExitStack
 
 from events.errors import Unreachable
+from infra.clock import SystemClock
+from infra.model_errors import Failed
+from infra.openai_client import Clients
 from runtime.errors import RunStopped
 from runtime.settings import EndpointSettings
 
@@ -20,23 +23,24 @@ async def owner_of(endpoint: EndpointSettings, keys: Mapping[str, str]) -> str |
         keys: name of an environment variable -> the key it holds.
 
     Raises:
+        BadInput: an address or a key that no request can be made with.
         Unreachable: nothing answers at that address.
         RunStopped: the key is refused.
     """
-    http = DefaultAsyncHttpx2Client(follow_redirects=False, timeout=Timeout(_WAIT_S))
-    key = keys.get(endpoint.api_key_env, "") or "none"
-    async with AsyncOpenAI(api_key=key, base_url=endpoint.base_url, max_retries=0, http_client=http) as client:
+    async with AsyncExitStack() as stack:
+        clients = Clients(keys, SystemClock(), stack)
         try:
-            served = await client.models.list()
-            return served.data[0].owned_by if served.data else None
-        except APIConnectionError as error:
-            raise Unreachable(
-                f"no model endpoint answers at {endpoint.base_url}: {error.__cause__ or error}; is it running?"
-            ) from error
-        except APIStatusError as error:
-            if error.status_code in (401, 403):
+            served = json.loads(await clients.models(endpoint, _WAIT_S))
+            owner = served["data"][0]["owned_by"]
+        except Failed as failed:
+            failure = failed.failure.shown(clients.key(endpoint))
+            if failure.kind == "key":
                 name = endpoint.api_key_env or "(none is configured)"
-                raise RunStopped("key", f"{endpoint.base_url} refuses the key in {name}") from error
+                raise RunStopped("key", f"{endpoint.base_url} refuses the key in {name}", failure.status) from failed
+            if failure.status is None:
+                told = f"no model endpoint answers at {endpoint.base_url}: {failure.reason}; is it running?"
+                raise Unreachable(told) from failed
             return None
-        except (APIError, AttributeError, TypeError, ValueError):
+        except (ValueError, TypeError, LookupError, RecursionError):
             return None  # a list of another shape says nothing
+    return owner if isinstance(owner, str) else None

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
 from dataclasses import dataclass
 from datetime import datetime
 from ipaddress import ip_address
@@ -80,19 +80,39 @@ class Clients:
         Raises:
             Failed: with what it means.
         """
-        client = self.of(endpoint)
-        try:
-            # The whole exchange: a read time-out would start anew with every byte of a slow answer.
-            with anyio.fail_after(limit_s):
-                async with client.chat.completions.with_streaming_response.create(
-                    **parameters, timeout=Timeout(None, connect=endpoint.connect_timeout_s)
-                ) as response:
-                    body: bytes = response.http_response.extensions[_BODY]
-        except TimeoutError as error:
-            raise Failed(too_slow(limit_s)) from error
-        except APIConnectionError as error:
-            raise Failed(unreachable(error)) from error
-        return body
+        asking = self.of(endpoint).chat.completions.with_streaming_response.create(
+            **parameters, timeout=Timeout(None, connect=endpoint.connect_timeout_s)
+        )
+        return await _whole(asking, limit_s)
+
+    async def models(self, endpoint: EndpointSettings, limit_s: float) -> bytes:
+        """The body of the endpoint's list of models, whole within `limit_s`.
+
+        Raises:
+            Failed: with what it means.
+        """
+        asking = self.of(endpoint).models.with_streaming_response.list(
+            timeout=Timeout(None, connect=endpoint.connect_timeout_s)
+        )
+        return await _whole(asking, limit_s)
+
+
+async def _whole(asking: AbstractAsyncContextManager[Any], limit_s: float) -> bytes:
+    """The body that the response hook has read.
+
+    Raises:
+        Failed: there is none within `limit_s`.
+    """
+    try:
+        # The whole exchange: a read time-out would start anew with every byte of a slow answer.
+        with anyio.fail_after(limit_s):
+            async with asking as response:
+                body: bytes = response.http_response.extensions[_BODY]
+    except TimeoutError as error:
+        raise Failed(too_slow(limit_s)) from error
+    except APIConnectionError as error:
+        raise Failed(unreachable(error)) from error
+    return body
 
 
 def _client(endpoint: EndpointSettings, key: str, clock: Clock) -> AsyncOpenAI:
@@ -149,11 +169,11 @@ def _headers_of(key: str) -> Callable[[Any], Awaitable[None]]:
             "host": request.url.netloc.decode("ascii"),
             "accept": "application/json",
             "accept-encoding": "identity",
-            "content-type": "application/json",
-            "content-length": request.headers["content-length"],
             "user-agent": "chime",
             _UNREAD: request.headers[_UNREAD],
         }
+        if (length := request.headers.get("content-length")) is not None:
+            headers |= {"content-type": "application/json", "content-length": length}
         if key:
             headers["authorization"] = f"Bearer {key}"
         request.headers = type(request.headers)(headers)

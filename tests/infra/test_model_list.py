@@ -1,0 +1,83 @@
+"""Who owns the models of an endpoint: asked once, and whatever is said instead of a list means nobody."""
+
+import json
+from typing import Any
+
+import pytest
+from scripted_endpoint import OK, SECRET, Reply, failed, http, scripted
+
+from events.errors import BadInput, Unreachable
+from infra.model_list import owner_of
+from runtime.errors import RunStopped
+from runtime.settings import EndpointSettings
+
+
+async def owner(reply: Reply, key: str = "") -> tuple[str | None, dict[str, str]]:
+    """What `owner_of` says of a server that answers with `reply`, and the headers it was asked with."""
+    async with scripted(reply) as server:
+        found = await owner_of(EndpointSettings(base_url=server.url, api_key_env="K"), {"K": key})
+        [request] = server.requests
+    assert request.path == "/v1/models"
+    return found, request.headers
+
+
+async def test_the_first_model_has_an_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asked with the key alone, cut to what a key is, and with nothing of this machine."""
+    monkeypatch.setenv("OPENAI_ORG_ID", "leaked")
+    found, headers = await owner(http(200, {"data": [{"id": "m", "owned_by": "me"}]}), f"{SECRET}\n")
+    assert found == "me"
+    assert headers["authorization"] == f"Bearer {SECRET}"
+    kept = {"host", "accept", "accept-encoding", "user-agent", "authorization", "x-stainless-raw-response"}
+    assert set(headers) == kept
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        http(200, {"data": []}),
+        http(200, {"data": ["m"]}),
+        http(200, {"data": [{"owned_by": 5}]}),
+        http(200, {"data": None}),
+        http(200, "[]"),
+        http(200, "<html>"),
+        http(307, "", location="http://elsewhere/v1"),
+        failed(404, "no such route"),
+        failed(500, "broken"),
+        OK,
+    ],
+    ids=range(10),
+)
+async def test_another_answer_names_nobody(reply: bytes) -> None:
+    """The run will find out by itself what is wrong."""
+    assert (await owner(reply))[0] is None
+
+
+@pytest.mark.parametrize("status", [401, 403])
+async def test_a_refused_key_is_told_by_the_name_of_its_variable(status: int) -> None:
+    """The key is not repeated, whatever the server says."""
+    with pytest.raises(RunStopped, match="refuses the key in K") as caught:
+        await owner(failed(status, f"wrong key {SECRET}"), SECRET)
+    assert SECRET not in str(caught.value)
+
+
+async def test_nobody_listening_is_unreachable() -> None:
+    """The address is named."""
+    async with scripted(OK) as server:
+        pass
+    with pytest.raises(Unreachable, match=f"answers at {server.url}.*is it running"):
+        await owner_of(EndpointSettings(base_url=server.url), {})
+
+
+@pytest.mark.parametrize(
+    ("changes", "keys"),
+    [({"base_url": f"http://me:{SECRET}@127.0.0.1:1/v1"}, {}), ({}, {"K": f"{SECRET}\nx"}), ({"base_url": "h/v1"}, {})],
+    ids=["password", "two-lines", "no-address"],
+)
+async def test_what_no_request_can_be_made_with_is_refused_and_not_repeated(
+    changes: dict[str, Any], keys: dict[str, str]
+) -> None:
+    """Before anything is sent."""
+    endpoint = EndpointSettings(**{"base_url": "http://127.0.0.1:1/v1", "api_key_env": "K"} | changes)
+    with pytest.raises(BadInput) as caught:
+        await owner_of(endpoint, keys)
+    assert SECRET not in json.dumps(str(caught.value))
