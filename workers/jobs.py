@@ -11,6 +11,7 @@ from infra.clock import SystemClock
 from infra.ownership import assert_sole_owner
 from infra.redis_client import PATIENT_RETRIES
 from infra.rq_keys import job_of
+from infra.telemetry import configure
 from runtime.ports import Job
 from workers.connections import connections
 from workers.engine import Engine, engine
@@ -39,7 +40,9 @@ def advance(kind: str, run: str, episode: int, attempt: int) -> None:
 
     async def work(job: Job) -> None:
         resolved = resolve(Flags(), os.environ, Path.cwd())
-        redis = resolved.configuration.redis
+        redis, log = resolved.configuration.redis, resolved.configuration.log
+        as_json = None if log.format == "auto" else log.format == "json"
+        configure(json=as_json, level=log.level, service=f"worker-{job.kind}")
         async with serving(resolved.home, redis.url, redis.prefix, os.environ, 1) as working:
             await working.advance(job)
 
