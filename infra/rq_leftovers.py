@@ -17,14 +17,30 @@ from rq.registry import FailedJobRegistry, clean_registries
 from rq.worker_registration import REDIS_WORKER_KEYS, WORKERS_BY_QUEUE_KEY, clean_worker_registry
 
 from events.ids import RunId
-from infra.rq_claims import claims_key
+from infra.rq_claims import claims_key, drain_key
 from infra.rq_keys import job_part
 from infra.rq_standing import held, standing, worker_name
+
+_JOB_ID = re.compile(r"(act|diagnose)-(.+)-(0|[1-9][0-9]*)-([1-9][0-9]*)")
 
 
 def of_run(run: RunId) -> re.Pattern[str]:
     """What matches the ids of the run's jobs, whole."""
     return re.compile(rf"(act|diagnose)-{re.escape(run)}-(0|[1-9][0-9]*)-([1-9][0-9]*)")
+
+
+def run_of(id_: str) -> RunId | None:
+    """The run of a job of ours; None for another id."""
+    found = _JOB_ID.fullmatch(id_)
+    return RunId(found[2]) if found else None
+
+
+def everywhere(queue: Queue) -> set[str]:
+    """Ids of jobs of our kind for `queue` that have a key anywhere, found by looking at every key of the server."""
+    kind, found = queue.name.removeprefix("chime-"), set()
+    for key in queue.connection.scan_iter(match=f"{RQ_KEY_PREFIX}:*{kind}-*", count=1000):
+        found |= {part for part in key.decode().split(":") if (one := _JOB_ID.fullmatch(part)) and one[1] == kind}
+    return found
 
 
 def listed(queue: Queue) -> set[str]:
@@ -59,19 +75,27 @@ def remove_unheld(queue: Queue, prefix: str, ids: Iterable[str]) -> set[str]:
     return there
 
 
-def remove_dead_hosts(queue: Queue, prefix: str) -> None:
-    """What rq keeps of host workers that do not live any more."""
-    connection, hosts = queue.connection, standing(queue).hosts
-    with connection.pipeline(transaction=False) as pipeline:
-        for key in hosts:
+def dead_workers(queue: Queue, prefix: str) -> list[str]:
+    """The keys of workers in rq that do not live any more: hosts without claims, others without a record."""
+    found = standing(queue)
+    keys = [*found.hosts, *found.others]
+    with queue.connection.pipeline(transaction=False) as pipeline:
+        for key in found.hosts:
             pipeline.exists(claims_key(prefix, worker_name(key)))
+        for key in found.others:
+            pipeline.exists(key)
         alive = pipeline.execute()
-    dead = [key for key, lives in zip(hosts, alive, strict=True) if not lives]
-    if dead:
-        with connection.pipeline() as pipeline:
+    return [key for key, lives in zip(keys, alive, strict=True) if not lives]
+
+
+def remove_dead_workers(queue: Queue, prefix: str) -> None:
+    """What rq and we keep of workers that do not live any more."""
+    if dead := dead_workers(queue, prefix):
+        with queue.connection.pipeline() as pipeline:
             pipeline.srem(WORKERS_BY_QUEUE_KEY % queue.name, *dead)
             pipeline.srem(REDIS_WORKER_KEYS, *dead)
             pipeline.delete(*dead)
+            pipeline.hdel(drain_key(prefix), *map(worker_name, dead))
             pipeline.execute()
 
 
@@ -90,7 +114,7 @@ def sweep(queue: Queue, prefix: str) -> None:
         return
     clean_registries(queue)
     clean_worker_registry(queue)
-    remove_dead_hosts(queue, prefix)
+    remove_dead_workers(queue, prefix)
     found = standing(queue)
     remove(queue, found.popped - held(queue.connection, prefix, found, found.popped))
     queue.release_maintenance_lock()  # type: ignore[no-untyped-call]  # rq leaves it untyped

@@ -1,10 +1,12 @@
 """Jobs on rq: enqueued once, found by liveness, forgotten without a trace."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from typing import Self, TypeVar
+from collections.abc import Callable, Container, Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Self, TypeVar, cast
 
 from anyio import CapacityLimiter, to_thread
+from msgspec import Struct
 from redis import Redis
 from rq import Queue
 from rq.exceptions import DuplicateJobError
@@ -12,17 +14,21 @@ from rq.job import Job as RqJob
 
 from events.ids import RunId
 from infra.redis_client import our_errors, redacted
+from infra.rq_claims import drain_key
 from infra.rq_keys import QUEUES, job_id, rq_connection, rq_queue
 from infra.rq_leftovers import (
+    dead_workers,
+    everywhere,
     listed,
     of_run,
     remove,
-    remove_dead_hosts,
+    remove_dead_workers,
     remove_empty,
     remove_unheld,
+    run_of,
     scattered,
 )
-from infra.rq_standing import HostFacts, held, host_facts, standing
+from infra.rq_standing import HostFacts, held, host_facts, live_others, standing, worker_name
 from runtime.ports import Job, JobKind
 
 #: what a fork worker imports and calls with (kind, run, episode, attempt)
@@ -32,6 +38,18 @@ ADVANCE = "workers.jobs.advance"
 FAILURE_TTL_S = 300
 
 _T = TypeVar("_T")
+
+
+class Orphans(Struct, frozen=True, kw_only=True):
+    """What belongs to nobody."""
+
+    #: ids of jobs
+    jobs: list[str]
+    #: names of workers that died
+    workers: list[str]
+
+    def __bool__(self) -> bool:
+        return bool(self.jobs or self.workers)
 
 
 class RqQueue:
@@ -98,6 +116,27 @@ class RqQueue:
         """How many jobs wait in each queue."""
         return await self._call(lambda: {kind: len(queue) for kind, queue in self._queues.items()})
 
+    async def oldest_s(self) -> dict[JobKind, float | None]:
+        """How long the first job of each queue has waited, seconds; None for an empty queue."""
+        return await self._call(lambda: {kind: _waited_s(queue) for kind, queue in self._queues.items()})
+
+    async def others(self) -> dict[JobKind, list[str]]:
+        """Names of the ordinary rq workers that live, by queue."""
+        return await self._call(lambda: {kind: live_others(queue) for kind, queue in self._queues.items()})
+
+    async def drain(self, workers: Mapping[str, str]) -> None:
+        """Ask host workers (name -> who asks) to finish what runs, hand back the rest, and end."""
+        if workers:
+            fields: dict[Any, Any] = dict(workers)
+            await self._call(lambda: self._connection.hset(drain_key(self._prefix), mapping=fields))
+
+    async def orphans(self, served: Container[RunId], *, dry_run: bool) -> Orphans:
+        """Remove what belongs to nobody: jobs that are no run's of `served`, records of workers that died.
+
+        What a live worker holds stays.
+        """
+        return await self._call(lambda: self._orphans(served, dry_run))
+
     async def hosts(self) -> list[HostFacts]:
         """The live host workers, act before diagnose."""
         return await self._call(
@@ -161,9 +200,23 @@ class RqQueue:
         mine, still = of_run(run), 0
         for queue in self._queues.values():
             still += len(remove_unheld(queue, self._prefix, filter(mine.fullmatch, listed(queue))))
-            remove_dead_hosts(queue, self._prefix)
+            remove_dead_workers(queue, self._prefix)
             remove_empty(queue)
         return still
+
+    def _orphans(self, served: Container[RunId], dry_run: bool) -> Orphans:
+        jobs: set[str] = set()
+        workers: set[str] = set()
+        for queue in self._queues.values():
+            found = standing(queue)
+            ids = {id_ for id_ in listed(queue) | everywhere(queue) if (run := run_of(id_)) and run not in served}
+            jobs |= ids - (held(self._connection, self._prefix, found, ids) - found.waiting)
+            workers |= {worker_name(key) for key in dead_workers(queue, self._prefix)}
+            if not dry_run:
+                remove(queue, jobs)
+                remove_dead_workers(queue, self._prefix)
+                remove_empty(queue)
+        return Orphans(jobs=sorted(jobs), workers=sorted(workers))
 
     def _forget(self, run: RunId, dry_run: bool) -> int:
         mine = of_run(run)
@@ -175,6 +228,14 @@ class RqQueue:
                 remove(queue, ids)
                 remove_empty(queue)
         return len(ids)
+
+
+def _waited_s(queue: Queue) -> float | None:
+    first = cast("bytes | None", queue.connection.lindex(queue.key, 0))
+    since = None if first is None else queue.connection.hget(RqJob.key_for(first.decode()), "enqueued_at")
+    if since is None:
+        return None
+    return max(0.0, (datetime.now(UTC) - datetime.fromisoformat(cast("bytes", since).decode())).total_seconds())
 
 
 def exists(id_: str, connection: Redis) -> bool:

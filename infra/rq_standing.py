@@ -80,6 +80,16 @@ def held(connection: Redis, prefix: str, found: Standing, wanted: Iterable[str])
     return there | found.popped if any(alive) else there
 
 
+def live_others(queue: Queue) -> list[str]:
+    """Names of the ordinary rq workers of a queue that live."""
+    others = standing(queue).others
+    with queue.connection.pipeline(transaction=False) as pipeline:
+        for key in others:
+            pipeline.exists(key)
+        alive = pipeline.execute()
+    return [worker_name(key) for key, lives in zip(others, alive, strict=True) if lives]
+
+
 class HostFacts(Struct, frozen=True, kw_only=True):
     """A live host worker, as it says of itself."""
 

@@ -18,6 +18,7 @@ from infra.clock import SystemClock
 from infra.failures import LocalFailures, RedisFailures
 from infra.intake import Depths, OpenIntake, ServerIntake
 from infra.leases import Leases, LocalLeases, RedisLeases
+from infra.operations import NoOperations, RedisOperations
 from infra.redis_client import RETRIES, Durability, connected, durability, redacted
 from infra.redis_log import RedisLogStore
 from infra.redis_server import embedded_server, revive
@@ -25,6 +26,8 @@ from runtime.ports import Blobs, Clock, EventLog, Failures, Intake, LogStore
 from runtime.settings import IntakeSettings
 
 _log = structlog.get_logger("chime.redis")
+
+NO_OPERATIONS = NoOperations()
 
 #: before the first event
 START = Position(0)
@@ -54,6 +57,7 @@ class Server:
     #: what it promises; None for a home without a server
     promises: Durability | None = None
     leases: Leases = field(default_factory=lambda: LocalLeases(time.monotonic))
+    operations: RedisOperations | NoOperations = NO_OPERATIONS
     failures: Failures = field(default_factory=lambda: LocalFailures(SystemClock()))
     #: whether the server has room, by the depths of its queues and these marks
     intake: Callable[[Depths, IntakeSettings], Intake] = lambda _, __: OpenIntake()
@@ -159,6 +163,7 @@ async def connections(home: Path, url: str, prefix: str, clock: Clock, retries: 
             where=where,
             promises=promises,
             leases=RedisLeases(redis, prefix, where),
+            operations=RedisOperations(redis, prefix, clock, where),
             failures=RedisFailures(redis, prefix, clock, where),
             intake=lambda queue, marks: ServerIntake(redis, where, clock, queue, home if own else None, marks),
             revive=(lambda: to_thread.run_sync(revive, home)) if own else None,

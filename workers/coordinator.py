@@ -246,7 +246,8 @@ class Coordinator:
         async with anyio.create_task_group() as tasks:
             while True:
                 try:
-                    runs = await self._store.runs()
+                    aside = await self._store.set_aside()
+                    runs = [run for run in await self._store.runs() if run not in aside]
                 except Unreachable as error:
                     _log.warning("runs_not_listed", reason=str(error))
                     runs = []

@@ -97,6 +97,18 @@ TREE: Mapping[str, Verb | Noun] = {
         },
         default=None,
     ),
+    "ops": Noun(
+        "Look after a server: queues, workers, dead letters.",
+        {
+            "status": Verb("workers.commands.ops", "status", "Show queues, workers, coordinators and dead letters."),
+            "pause": Verb("workers.commands.ops", "pause", "Ask for no more jobs of a run until it is resumed."),
+            "resume": Verb("workers.commands.ops", "resume", "Go on with a run that was paused or has stopped."),
+            "requeue": Verb("workers.commands.ops", "requeue", "Ask afresh for the jobs of a run's open episodes."),
+            "drain": Verb("workers.commands.ops", "drain", "Ask workers to finish what runs, then end."),
+            "orphans": Verb("workers.commands.ops", "orphans", "Remove queue records that belong to nobody."),
+        },
+        default="status",
+    ),
     "coordinator": Verb(
         "workers.commands.coordinator", "coordinator", "Host conductor and projector for the open runs."
     ),

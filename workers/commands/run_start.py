@@ -272,6 +272,7 @@ async def _resumed(invocation: Invocation, there: Server, run: RunId) -> None:
     if different := refused(invocation.resolved, header):
         raise BadInput(f"a run goes on as it was started, {run} cannot change: {'; '.join(different)}")
     served(header)
+    await there.store.take_up(log.run)
     name = header.config.environment["name"]
     environments.load(name, invocation.home(), environ=invocation.environment)  # raises where it is not installed
     await _tell_operational(invocation, log, header)

@@ -1,0 +1,145 @@
+"""How a server stands: queues, workers, coordinators of the open runs, dead letters by cause."""
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from events.ids import RunId
+from infra.leases import Holder
+from infra.operations import Operation
+from infra.rq_queue import RqQueue
+from infra.rq_standing import HostFacts
+from runtime.ports import JobFailure, LogOverview
+from workers.connections import Server
+from workers.views.runs import DAMAGED, run_row
+
+#: statuses of runs that somebody may have to look after
+_OPEN = ("open", "paused", "cancelled")
+
+
+class QueueRow(Struct, frozen=True, kw_only=True):
+    """One queue."""
+
+    queue: str
+    #: jobs that wait
+    depth: int
+    #: how long the first of them has waited, seconds; None for an empty queue
+    oldest_ready_s: float | None
+    #: names of ordinary rq workers, which say nothing of themselves
+    rq_workers: list[str]
+
+
+class CoordinatorRow(Struct, frozen=True, kw_only=True):
+    """One open run and who coordinates it."""
+
+    run: RunId
+    #: as in `run list`
+    status: str
+    reason: str
+    #: who holds the lease; None = nobody
+    holder: str | None
+    term: int | None
+    #: the last event that the holder had read
+    position: int | None
+    #: the log's last position
+    head: int
+    #: events that the holder has not read
+    lag: int | None
+    #: episodes begun and not folded
+    unfolded: int
+
+
+class DeadLetters(Struct, frozen=True, kw_only=True):
+    """Failed jobs of one cause."""
+
+    fingerprint: str
+    error: str
+    #: of the newest one
+    message: str
+    count: int
+    #: `<run>/episode-<t>`, newest first, each once
+    episodes: list[str]
+    first_at: str
+    last_at: str
+
+
+class Standing(Struct, frozen=True, kw_only=True):
+    """A server at one moment."""
+
+    server: str
+    queues: list[QueueRow]
+    workers: list[HostFacts]
+    coordinators: list[CoordinatorRow]
+    dead_letters: list[DeadLetters]
+    #: what people did to the server, newest first
+    operations: list[Operation]
+
+
+def open_runs(overview: Iterable[LogOverview]) -> list[CoordinatorRow]:
+    """The runs that are not finished, without their coordinators."""
+    rows = []
+    for seen in overview:
+        row = run_row(seen)
+        if row.status in (*_OPEN, DAMAGED):
+            rows.append(
+                CoordinatorRow(
+                    run=row.run, status=row.status, reason=row.reason, holder=None, term=None, position=None,
+                    head=row.events, lag=None, unfolded=max(0, row.episodes - row.bank_version),
+                )
+            )  # fmt: skip
+    return rows
+
+
+def dead_letters(failures: Iterable[tuple[RunId, JobFailure]]) -> list[DeadLetters]:
+    """Failures grouped by their fingerprint, the most frequent first."""
+    groups: dict[str, list[tuple[RunId, JobFailure]]] = {}
+    for run, failure in failures:
+        groups.setdefault(failure.fingerprint, []).append((run, failure))
+    rows = []
+    for fingerprint, group in groups.items():
+        newest_first = sorted(group, key=lambda one: one[1].at, reverse=True)
+        newest = newest_first[0][1]
+        rows.append(
+            DeadLetters(
+                fingerprint=fingerprint,
+                error=newest.error,
+                message=newest.message,
+                count=len(group),
+                episodes=list(dict.fromkeys(f"{run}/episode-{one.episode}" for run, one in newest_first)),
+                first_at=newest_first[-1][1].at,
+                last_at=newest.at,
+            )
+        )
+    return sorted(rows, key=lambda row: (-row.count, row.fingerprint))
+
+
+async def standing(there: Server, queue: RqQueue) -> Standing:
+    """How `there` stands now.
+
+    Raises:
+        Unreachable: it does not answer.
+    """
+    depths, oldest, others = await queue.depths(), await queue.oldest_s(), await queue.others()
+    rows = open_runs(await there.store.overview())
+    coordinators = [_held(row, await there.leases.holder(row.run)) for row in rows]
+    failures = [(row.run, one) for row in rows for one in await there.failures.of(row.run)]
+    return Standing(
+        server=there.where,
+        queues=[
+            QueueRow(queue=kind, depth=depth, oldest_ready_s=oldest[kind], rq_workers=others[kind])
+            for kind, depth in depths.items()
+        ],
+        workers=await queue.hosts(),
+        coordinators=coordinators,
+        dead_letters=dead_letters(failures),
+        operations=await there.operations.newest(5),
+    )
+
+
+def _held(row: CoordinatorRow, holder: Holder | None) -> CoordinatorRow:
+    if holder is None:
+        return row
+    return CoordinatorRow(
+        run=row.run, status=row.status, reason=row.reason, holder=holder.name, term=holder.term,
+        position=holder.position, head=row.head, lag=max(0, row.head - holder.position), unfolded=row.unfolded,
+    )  # fmt: skip
