@@ -77,7 +77,7 @@ async def test_what_no_request_can_be_made_with_is_refused_and_not_repeated(
     changes: dict[str, Any], keys: dict[str, str]
 ) -> None:
     """Before anything is sent."""
-    endpoint = EndpointSettings(**{"base_url": "http://127.0.0.1:1/v1", "api_key_env": "K"} | changes)
+    given: dict[str, Any] = {"base_url": "http://127.0.0.1:1/v1", "api_key_env": "K"} | changes
     with pytest.raises(BadInput) as caught:
-        await owner_of(endpoint, keys)
+        await owner_of(EndpointSettings(**given), keys)
     assert SECRET not in json.dumps(str(caught.value))

@@ -5,6 +5,7 @@ import io
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
 import anyio
 import pytest
@@ -163,7 +164,7 @@ async def test_secrets_of_an_errors_text_reach_neither_error_nor_log(status: int
     assert len(caught.value.reason) < 450
 
 
-def executor(clients: Clients, base_url: str, model: str = "m", **changes: float) -> OpenAIModel:
+def executor(clients: Clients, base_url: str, model: str = "m", **changes: Any) -> OpenAIModel:
     """A model of one role over `clients`."""
     endpoints: dict[Role, EndpointSettings] = {"executor": EndpointSettings(base_url=base_url, **changes)}
     return OpenAIModel({"executor": ModelSettings(model=model)}, endpoints, clients, FakeClock())
