@@ -11,6 +11,7 @@ import argparse
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from importlib import import_module
@@ -21,7 +22,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from bench.machine import Machine, machine
-from bench.measure import Row, Scale
+from bench.measure import Row, Scale, share_asked
 from bench.table import HEADING, about, line, markdown
 
 RESULTS = Path(__file__).parent / "results"
@@ -57,11 +58,9 @@ def main(arguments: Sequence[str]) -> int:
     asked = parser.parse_args(arguments)
     if unknown := set(asked.rows) - set(ROWS):
         parser.error(f"no such row: {', '.join(sorted(unknown))}")
-    share = QUICK if asked.quick else float(os.environ.get("CHIME_BENCH_SCALE", "1"))
+    share = QUICK if asked.quick else share_asked()
     if asked.only:
-        for row in import_module(f"bench.{asked.only}").rows(Scale(share=share)):
-            sys.stdout.buffer.write(msgspec.json.encode(row) + b"\n")
-            sys.stdout.buffer.flush()
+        _one(asked.only, share)
         return 0
     return _table(asked.rows or ROWS, share)
 
@@ -71,7 +70,7 @@ def _table(names: Sequence[str], share: float) -> int:
     print(f"{about(here)}\n\n{HEADING}", flush=True)
     rows: list[Row] = []
     for name in names:
-        for row in _measured(name, share):
+        for row in measured(name, share):
             rows.append(row)
             print(line(row), flush=True)
     here = replace(here, load_after=round(os.getloadavg()[0], 1))
@@ -84,20 +83,30 @@ def _table(names: Sequence[str], share: float) -> int:
     return int(any(row.not_run for row in rows))
 
 
-def _measured(name: str, share: float) -> Iterator[Row]:
+def _one(name: str, share: float) -> None:
+    """The rows of one file, as lines on stdout; what is printed meanwhile goes to stderr."""
+    with os.fdopen(os.dup(1), "wb", buffering=0) as out:
+        os.dup2(2, 1)
+        for row in import_module(f"bench.{name}").rows(Scale(share=share)):
+            out.write(msgspec.json.encode(row) + b"\n")
+
+
+def measured(name: str, share: float) -> Iterator[Row]:
     """The rows of one file, from a process of its own; one that says why where it ends early."""
     command = [sys.executable, "-m", "bench", "--only", name]
     environment = {**os.environ, **ONE_THREAD, "CHIME_BENCH_SCALE": str(share)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as process:
+    with (
+        tempfile.TemporaryFile("w+", errors="replace") as said,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, env=environment) as process,
+    ):
         assert process.stdout is not None
-        assert process.stderr is not None
         for written in process.stdout:
             yield msgspec.json.decode(written, type=Row)
-        said = process.stderr.read().decode(errors="replace").strip()
-    if process.returncode:
-        last = said.splitlines()[-1] if said else f"exit code {process.returncode}"
-        print(said, file=sys.stderr)
-        yield Row(group=name, what="", not_run=last)
+        if process.wait():
+            said.seek(0)
+            lines = said.read().strip().splitlines()
+            print("\n".join(lines[-40:]), file=sys.stderr)
+            yield Row(group=name, what="", not_run=lines[-1] if lines else f"exit code {process.returncode}")
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ DIMENSION = 1024
 RUN = RunId("bench")
 #: events of one episode, its fold among them
 EPISODE_EVENTS = 7
-#: how much of a vector all of a bank's have in common: recalls find more than they may list, and nothing merges by chance
+#: how much of a vector all of a bank's have in common: a recall finds more than it may list, nothing merges by chance
 _COMMON = 0.8
 
 _STAGES: tuple[Stage, Stage] = ("planning", "execution")

@@ -15,6 +15,10 @@ from redis.exceptions import RedisError
 from infra.redis_server import binaries
 
 
+class NoServer(Exception):
+    """It does not start."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
     """A running server."""
@@ -27,10 +31,14 @@ class Server:
 def server(
     fsync: str | None = "everysec", *, binary: str | None = None, arguments: Sequence[str] = ()
 ) -> Iterator[Server]:
-    """A server on a unix socket; `fsync` everysec or always, None = no append-only file."""
+    """A server on a unix socket; `fsync` everysec or always, None = no append-only file.
+
+    Raises:
+        NoServer: it does not start with these arguments.
+    """
     binary = binary or binaries()[0].path
     kept = ["--appendonly", "no"] if fsync is None else ["--appendonly", "yes", "--appendfsync", fsync]
-    with tempfile.TemporaryDirectory(prefix="cb", dir="/tmp") as folder:  # noqa: S108 - a socket's path has 108 bytes
+    with tempfile.TemporaryDirectory(prefix="cb", dir="/tmp") as folder:
         socket = Path(folder) / "s"
         command = [
             binary, "--port", "0", "--unixsocket", str(socket), "--dir", folder, "--save", "",
@@ -41,13 +49,13 @@ def server(
         environment = {**os.environ, "MALLOC_CONF": "dirty_decay_ms:-1,muzzy_decay_ms:-1"}
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment) as one:
             try:
-                _await(socket, one)
+                _await(socket, one, binary)
                 yield Server(url=f"unix://{socket}", pid=one.pid)
             finally:
                 one.kill()
 
 
-def _await(socket: Path, process: subprocess.Popen[bytes]) -> None:
+def _await(socket: Path, process: subprocess.Popen[bytes], binary: str) -> None:
     with Redis(unix_socket_path=str(socket)) as client:
         for _ in range(1000):
             try:
@@ -58,4 +66,4 @@ def _await(socket: Path, process: subprocess.Popen[bytes]) -> None:
                 time.sleep(0.02)
             else:
                 return
-    raise SystemExit(f"{process.args!r} does not start")
+    raise NoServer(f"{binary} does not start")

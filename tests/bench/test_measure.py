@@ -1,0 +1,124 @@
+"""The harness: medians and ratios by round, goals, and the table that is made of them."""
+
+import os
+import subprocess
+import sys
+
+import msgspec
+import pytest
+
+from bench.machine import Machine, machine
+from bench.measure import (
+    Row,
+    Sample,
+    Scale,
+    Spread,
+    Subject,
+    compared,
+    cpu_of,
+    limited,
+    rated,
+    ratio,
+    rounds,
+    sampled,
+    spread,
+    within,
+)
+from bench.table import duration, line, markdown
+
+#: ours takes 1, 2, 6 ms where theirs takes 1, 1, 2 ms
+FOUND = {
+    "ours": [Sample(cpu_s=s, wall_s=2 * s) for s in (0.001, 0.002, 0.006)],
+    "theirs": [Sample(cpu_s=s, wall_s=s) for s in (0.001, 0.001, 0.002)],
+}
+
+
+def test_a_spread_is_median_lowest_and_highest():
+    """Whatever the order of the rounds."""
+    assert spread([3.0, 1.0, 10.0]) == Spread(3.0, 1.0, 10.0)
+
+
+def test_a_ratio_is_taken_in_each_round():
+    """The median of 1, 2 and 3, not the ratio of the medians: a busy neighbour hits both in one round."""
+    assert ratio(FOUND["ours"], FOUND["theirs"]) == Spread(2.0, 1.0, 3.0)
+
+
+@pytest.mark.parametrize(("at_most", "met"), [(1.9, False), (2.0, True)])
+def test_a_goal_as_a_ratio(at_most: float, met: bool):
+    """It is met at its value and missed above it."""
+    row = compared("group", FOUND, "ours", "theirs", at_most=at_most)
+    assert (row.met, row.goal) == (met, f"<= {at_most:g} x")
+
+
+@pytest.mark.parametrize(("plus_s", "met"), [(0.0006, False), (0.0008, True)])
+def test_a_goal_with_an_allowance(plus_s: float, met: bool):
+    """Ours less 1.3 x theirs is -0.3, 0.7 and 3.4 ms: 0.7 ms counts."""
+    assert within("group", FOUND, "ours", "theirs", times=1.3, plus_s=plus_s).met is met
+
+
+def test_a_goal_as_a_time_and_as_a_rate():
+    """2 ms of CPU time, whatever the wall says; 500 in a second."""
+    assert limited("group", FOUND, "ours", unit="ms", at_most=2.0).figure == Spread(2.0, 1.0, 6.0)
+    assert limited("group", FOUND, "ours", unit="ms", at_most=1.9).met is False
+    assert rated("group", FOUND, "ours", unit="events/s", at_least=500.0).met is True
+
+
+def test_rounds_interleave_and_drop_the_first():
+    """Each subject in each round, and once before that."""
+    said: list[str] = []
+    subjects = [Subject(what=name, run=lambda name=name: said.append(name)) for name in ("a", "b")]
+    found = rounds(subjects, 2)
+    assert said == ["a", "b"] * 3
+    assert {name: len(samples) for name, samples in found.items()} == {"a": 2, "b": 2}
+
+
+def test_cpu_time_of_another_process_counts_for_each_operation():
+    """A child that computes costs what its own clock says; ours is left out where it should be."""
+    code = "import sys, time\nfor _ in sys.stdin:\n while time.process_time() < 0.2: pass\n print(1, flush=True)"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        started = cpu_of(child.pid)
+
+        def ask() -> None:
+            print(file=child.stdin, flush=True)
+            child.stdout.readline()  # type: ignore[union-attr]  # asserted above
+
+        sample = sampled(Subject(what="child", run=ask, operations=10, pids=[child.pid], own=False))
+        assert sample.cpu_s == pytest.approx((cpu_of(child.pid) - started) / 10, abs=0.005)
+        child.kill()
+    assert cpu_of(2**22 - 1) == 0.0, "a process that is gone costs nothing"
+
+
+def test_a_scale_keeps_the_least():
+    """A tiny share still measures something."""
+    assert Scale(share=0.02).of(1_000, 50) == 50
+    assert Scale(share=0.02).of(10_000, 50) == 200
+
+
+def test_the_table_says_missed_and_not_run():
+    """A goal that is missed says so, and a row that could not be measured says why, printed and in Markdown."""
+    missed = compared("append", FOUND, "ours", "theirs", at_most=1.0)
+    absent = Row(group="orchestration", what="beside", beside="a library", not_run="it needs a module")
+    assert "2.00 x (1.00 .. 3.00)  <= 1 x missed" in line(missed)
+    assert "not run: it needs a module" in line(absent)
+    text = markdown(machine(), [missed, absent])
+    assert "| append: ours | theirs | 2.00 ms | 1.00 ms | 2.00 x (1.00 .. 3.00) | <= 1 x: **missed** |" in text
+    assert "| not run: it needs a module |" in text
+
+
+def test_results_are_read_as_they_were_written():
+    """Rows and machine survive the results file."""
+    row = compared("append", FOUND, "ours", "theirs", at_most=1.0)
+    assert msgspec.json.decode(msgspec.json.encode(row), type=Row) == row
+    here = machine()
+    assert msgspec.json.decode(msgspec.json.encode(here), type=Machine) == here
+    assert here.cpus == os.cpu_count()
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(2.5, "2.50 s"), (0.0025, "2.50 ms"), (2.5e-5, "25.00 us")])
+def test_durations_have_the_unit_that_suits_them(seconds: float, shown: str):
+    """Seconds, milliseconds, microseconds."""
+    assert duration(seconds) == shown
