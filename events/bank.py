@@ -6,12 +6,14 @@ items sit in small sorted chunks shared between versions, vectors in append-only
 
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import assert_never
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
+from msgspec.structs import force_setattr, replace
 
 from events.codec import canonical
 from events.errors import FoldMismatch
@@ -25,8 +27,7 @@ from events.vectors import Vector
 _SEED_VERSION = BankVersion(0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
+class Item(Struct, frozen=True, kw_only=True, eq=False, gc=False):
     """m_i = (c_i, e_i, v_i, n_i) of equation (3), with its provenance. Vectors stand in the bank's rows."""
 
     id: MemoryId
@@ -42,9 +43,6 @@ class Item:
     scenario_row: int
     #: rows of every experience that went into the item, in order of arrival
     experience_rows: tuple[int, ...]
-    #: SHA-256 of the vectors' int32 bytes, hex
-    scenario_sha256: str
-    experience_sha256s: tuple[str, ...]
     #: sum of feedback in units of 1e-4; v_i = delta_sum / (10000 n)
     delta_sum: int
     #: n_i
@@ -58,40 +56,14 @@ class Item:
     #: first version that holds its present state
     changed_at: BankVersion
     #: what `id` sorts by
-    order: MemoryOrder = field(compare=False, repr=False)
-    _sha256: bytes | None = field(default=None, init=False, compare=False, repr=False)
+    order: MemoryOrder
+    #: `Banks.sha256` of it, once somebody has asked
+    hashed: bytes | None = None
 
     @property
     def value(self) -> float:
         """The float64 nearest to v_i, in [-1, 1]; 0 for an item never used."""
         return self.delta_sum / (10_000 * self.n) if self.n else 0.0
-
-    @property
-    def sha256(self) -> bytes:
-        """SHA-256 of the item's canonical bytes (docs/events.md), 32 bytes; computed once."""
-        if self._sha256 is None:
-            object.__setattr__(self, "_sha256", hashlib.sha256(self._canonical()).digest())
-        assert self._sha256 is not None  # noqa: S101 - set above; for the type checker
-        return self._sha256
-
-    def _canonical(self) -> bytes:
-        return canonical(
-            {
-                "bank": self.bank,
-                "bullets": self.bullets,
-                "changed_at": self.changed_at,
-                "delta_sum": self.delta_sum,
-                "experience": self.experience,
-                "experience_vectors": self.experience_sha256s,
-                "id": self.id,
-                "inserted_at": self.inserted_at,
-                "n": self.n,
-                "scenario": self.scenario,
-                "scenario_vector": self.scenario_sha256,
-                "seeded_sources": self.seeded_sources,
-                "sources": self.sources,
-            }
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +112,34 @@ class Banks:
 
     def digest(self) -> str:
         """Hex SHA-256 of the item hashes in id order: equal exactly when the banks are equal."""
-        return hashlib.sha256(self.items.joined(lambda item: item.sha256)).hexdigest()
+        return hashlib.sha256(self.items.joined(self.sha256)).hexdigest()
+
+    def sha256(self, item: Item) -> bytes:
+        """SHA-256 of a live item's canonical bytes (docs/events.md), 32 bytes; computed once."""
+        if item.hashed is None:
+            force_setattr(item, "hashed", hashlib.sha256(self._canonical(item)).digest())
+        assert item.hashed is not None  # noqa: S101 - set above; for the type checker
+        return item.hashed
+
+    def _canonical(self, item: Item) -> bytes:
+        shelf = self.shelf(item.bank)
+        return canonical(
+            {
+                "bank": item.bank,
+                "bullets": item.bullets,
+                "changed_at": item.changed_at,
+                "delta_sum": item.delta_sum,
+                "experience": item.experience,
+                "experience_vectors": [shelf.experiences.sha256(row) for row in item.experience_rows],
+                "id": item.id,
+                "inserted_at": item.inserted_at,
+                "n": item.n,
+                "scenario": item.scenario,
+                "scenario_vector": shelf.scenarios.sha256(item.scenario_row),
+                "seeded_sources": item.seeded_sources,
+                "sources": item.sources,
+            }
+        )
 
     def nearest(
         self, stages: Sequence[Stage], scenario: npt.NDArray[np.float64], without: Collection[MemoryId] = ()
@@ -212,8 +211,6 @@ def seed(banks: Banks, seeds: Iterable[SeededItem]) -> Banks:
                 bullets=one.bullets,
                 scenario_row=row,
                 experience_rows=tuple(rows),
-                scenario_sha256=_sha256(one.scenario_vector),
-                experience_sha256s=tuple(map(_sha256, one.experience_vectors)),
                 delta_sum=one.delta_sum,
                 n=one.n,
                 sources=tuple(one.sources),
@@ -290,7 +287,7 @@ class _Change:
         total, n = item.delta_sum + operation.delta_e4, item.n + 1
         if (total, n) != (operation.delta_sum, operation.n):
             raise self._misfit(operation, "sum and count", (operation.delta_sum, operation.n), (total, n))
-        self._put(replace(item, delta_sum=total, n=n, changed_at=self._version))
+        self._put(replace(item, delta_sum=total, n=n, changed_at=self._version, hashed=None))
 
     def prune(self, operation: Pruned) -> None:
         item = self._item(operation)
@@ -302,6 +299,10 @@ class _Change:
 
     def insert(self, operation: Inserted, stage: Stage) -> None:
         order = memory_order(operation.id)
+        self._check_source(operation)
+        # `<stage>-<t>` of this episode, perhaps with a k, never with an origin.
+        if order[:4] != (False, "", STAGES.index(operation.bank), operation.source):
+            raise self._misfit(operation, "id", operation.id, f"{operation.bank}-{operation.source}")
         if (self._items[order] if order in self._items else self._banks.items.get(order)) is not None:
             raise self._misfit(operation, "id", operation.id, "an id that is not in the bank")
         new = self._new_experience(operation, stage)
@@ -318,8 +319,6 @@ class _Change:
                 bullets=0,
                 scenario_row=row,
                 experience_rows=(at,),
-                scenario_sha256=_sha256(new.scenario_vector),
-                experience_sha256s=(_sha256(new.experience_vector),),
                 delta_sum=0,
                 n=0,
                 sources=(operation.source,),
@@ -332,7 +331,8 @@ class _Change:
 
     def merge(self, operation: Merged, stage: Stage) -> None:
         item = self._item(operation)
-        item = replace(item, sources=(*item.sources, operation.source), changed_at=self._version)
+        self._check_source(operation)
+        item = replace(item, sources=(*item.sources, operation.source), changed_at=self._version, hashed=None)
         if operation.how != "recorded":
             new = self._new_experience(operation, stage)
             shelf = self._shelf(item.bank)
@@ -341,7 +341,6 @@ class _Change:
             item = replace(
                 item,
                 experience_rows=(*item.experience_rows, at),
-                experience_sha256s=(*item.experience_sha256s, _sha256(new.experience_vector)),
             )
             if operation.how == "appended":
                 text = f"{item.experience}\n- {new.experience}"
@@ -363,7 +362,13 @@ class _Change:
         item = self._items[order] if order in self._items else self._banks.items.get(order)
         if item is None:
             raise self._misfit(operation, "id", operation.id, "no such item")
+        if item.bank != operation.bank:
+            raise self._misfit(operation, "bank", operation.bank, item.bank)
         return item
+
+    def _check_source(self, operation: Inserted | Merged) -> None:
+        if operation.source != self._banks.version:
+            raise self._misfit(operation, "source", operation.source, self._banks.version)
 
     def _put(self, item: Item) -> None:
         self._items[item.order] = item
@@ -386,7 +391,3 @@ class _Change:
     def _misfit(self, operation: Operation, what: str, recorded: object, computed: object) -> FoldMismatch:
         where = f"bank version {self._version}, {type(operation).__name__} in {operation.bank}"
         return FoldMismatch(where, what, recorded, computed)
-
-
-def _sha256(vector: Vector) -> str:
-    return hashlib.sha256(vector.q24).hexdigest()

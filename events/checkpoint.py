@@ -3,7 +3,6 @@
 Derived from the log and never an input of it: a reader that cannot use one folds the log instead, with the same result.
 """
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
@@ -208,8 +207,6 @@ def _banks(version: BankVersion, items: Iterable[SeededItem]) -> Banks:
             bullets=one.bullets,
             scenario_row=row,
             experience_rows=tuple(rows),
-            scenario_sha256=hashlib.sha256(one.scenario_vector.q24).hexdigest(),
-            experience_sha256s=tuple(hashlib.sha256(vector.q24).hexdigest() for vector in one.experience_vectors),
             delta_sum=one.delta_sum,
             n=one.n,
             sources=tuple(one.sources),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from events.codec import decode
 from events.errors import BadInput, FoldMismatch, UnreadableEvent, VersionGap
-from events.ids import STAGES, MemoryId, Stage, StreamId, memory_order
+from events.ids import STAGES, MemoryId, Stage, StreamId, episode_of, memory_order
 from events.kinds import (
     Abandoned,
     AnyEvent,
@@ -59,8 +59,8 @@ class Reading:
 
         Raises:
             VersionGap: a position or version that is not the next.
-            UnreadableEvent: as `events.codec.decode`; a vector that is none; a log that does not begin with
-                `run_started`, begins twice, or goes on after `run_finished`.
+            UnreadableEvent: as `events.codec.decode`; a stream of another sort; a vector that is none; a log that does
+                not begin with `run_started`, begins twice, or goes on after `run_finished`.
             FoldMismatch: not what the header or earlier events say.
         """
         self._check_order(recorded)
@@ -103,6 +103,9 @@ class Reading:
         self._versions[recorded.stream] = expected
 
     def _check_place(self, recorded: Recorded, event: AnyEvent) -> None:
+        own = event.STREAM
+        if recorded.stream != own and (own != "episode" or episode_of(recorded.stream) is None):
+            raise UnreadableEvent(recorded.id, f"{recorded.kind} belongs to the stream of the {own}")
         if self._finished:
             raise UnreadableEvent(recorded.id, "it stands behind run_finished, the last event of a log")
         if (self._header is None) != isinstance(event, RunStarted):

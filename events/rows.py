@@ -4,6 +4,7 @@ A `Rows` is a view: its first `length` rows, less the `dead` ones. Appending to 
 returns a longer view; appending to an older one branches, which copies one block at most.
 """
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -12,32 +13,69 @@ import numpy.typing as npt
 
 from events.errors import NotAUnitVector
 from events.ids import MemoryId
-from events.vectors import Vector, of_raw
+from events.vectors import Vector, of_raw, unit
 
 #: rows of one block; 8 MiB at 1024 dimensions, untouched until written
 _BLOCK = 1024
 
 
 class _Store:
-    """The rows themselves: blocks of shape (_BLOCK, d), float64 holding components x 2^24 exactly."""
+    """The rows themselves: blocks of shape (_BLOCK, d), float64 holding components x 2^24 exactly.
 
-    __slots__ = ("blocks", "dimension", "length", "owners")
+    The newest rows wait as the bytes that they came in until somebody searches: a replay never does.
+    """
+
+    __slots__ = ("_hashes", "_waiting", "blocks", "dimension", "owners")
 
     def __init__(self, dimension: int) -> None:
         self.dimension = dimension
         self.blocks: list[npt.NDArray[np.float64]] = []
         self.owners: list[MemoryId] = []
-        self.length = 0
+        #: little-endian int32 of the rows that no block holds yet
+        self._waiting: list[bytes] = []
+        #: row -> hex SHA-256 of its int32 bytes, where somebody has asked
+        self._hashes: dict[int, str] = {}
 
-    def append(self, row: npt.NDArray[np.float64], owner: MemoryId) -> None:
-        block, at = divmod(self.length, _BLOCK)
-        if block == len(self.blocks):
-            self.blocks.append(np.empty((_BLOCK, self.dimension)))
-        self.blocks[block][at] = row
+    @property
+    def length(self) -> int:
+        return len(self.owners)
+
+    def append(self, raw: bytes, owner: MemoryId) -> None:
+        self._waiting.append(raw)
         self.owners.append(owner)
-        self.length += 1
+
+    def build(self) -> None:
+        """Every row into its block."""
+        if not self._waiting:
+            return
+        built = self.length - len(self._waiting)
+        waiting = np.frombuffer(b"".join(self._waiting), dtype="<i4").reshape(-1, self.dimension)
+        while built < self.length:
+            block, at = divmod(built, _BLOCK)
+            if block == len(self.blocks):
+                self.blocks.append(np.empty((_BLOCK, self.dimension)))
+            count = min(_BLOCK - at, len(waiting))
+            self.blocks[block][at : at + count] = waiting[:count]
+            waiting, built = waiting[count:], built + count
+        self._waiting.clear()
+
+    def raw(self, row: int) -> bytes:
+        """The row's little-endian int32."""
+        waiting = row - (self.length - len(self._waiting))
+        if waiting >= 0:
+            return self._waiting[waiting]
+        block, at = divmod(row, _BLOCK)
+        raw: bytes = self.blocks[block][at].astype("<i4").tobytes()
+        return raw
+
+    def sha256(self, row: int) -> str:
+        known = self._hashes.get(row)
+        if known is None:
+            known = self._hashes[row] = hashlib.sha256(self.raw(row)).hexdigest()
+        return known
 
     def branch(self, length: int) -> "_Store":
+        self.build()
         branch = _Store(self.dimension)
         full, rest = divmod(length, _BLOCK)
         branch.blocks = self.blocks[:full]
@@ -46,7 +84,6 @@ class _Store:
             block[:rest] = self.blocks[full][:rest]
             branch.blocks.append(block)
         branch.owners = self.owners[:length]
-        branch.length = length
         return branch
 
 
@@ -70,8 +107,12 @@ class Rows:
     def vector(self, row: int) -> Vector:
         """The row as recorded."""
         assert self._store is not None  # noqa: S101 - a row exists
-        block, at = divmod(row, _BLOCK)
-        return of_raw(self._store.blocks[block][at].astype("<i4").tobytes())
+        return of_raw(self._store.raw(row))
+
+    def sha256(self, row: int) -> str:
+        """Hex SHA-256 of the row's int32 bytes; computed once."""
+        assert self._store is not None  # noqa: S101 - a row exists
+        return self._store.sha256(row)
 
     def appended(self, vector: Vector, owner: MemoryId) -> tuple["Rows", int]:
         """These rows and one more; the number of the new one.
@@ -79,13 +120,14 @@ class Rows:
         Raises:
             NotAUnitVector: not of unit length, or not of these rows' dimension.
         """
-        exact = vector.exact()
+        raw = vector.q24
+        unit(raw)
         store = self._store or _Store(vector.dim)
         if store.dimension != vector.dim:
             raise NotAUnitVector(f"a vector of {vector.dim} dimensions in a bank of {store.dimension}")
         if store.length != self.length:
             store = store.branch(self.length)
-        store.append(exact, owner)
+        store.append(raw, owner)
         return Rows(store, self.length + 1, self.dead), self.length
 
     def without(self, rows: Sequence[int]) -> "Rows":
@@ -106,6 +148,7 @@ class Rows:
             return np.empty(0)
         if query.shape != (self._store.dimension,):
             raise NotAUnitVector(f"a query of {query.size} dimensions for a bank of {self._store.dimension}")
+        self._store.build()
         out = np.empty(self.length)
         for start in range(0, self.length, _BLOCK):
             stop = min(start + _BLOCK, self.length)

@@ -10,7 +10,7 @@ from events.ids import MemoryOrder
 T = TypeVar("T")
 
 #: a chunk is split above this; a change costs one chunk and one pointer per chunk
-_CHUNK = 64
+_CHUNK = 32
 
 
 class _Chunk(Generic[T]):
@@ -61,28 +61,42 @@ class Chunks(Generic[T]):
         for key, value in changes.items():
             by_chunk.setdefault(max(0, bisect_right(self._firsts, key) - 1), {})[key] = value
         chunks: list[_Chunk[T]] = []
+        firsts: list[MemoryOrder] = []
         length, start = self._length, 0
         for at in sorted(by_chunk):
             chunks.extend(self._chunks[start:at])
+            firsts.extend(self._firsts[start:at])
             old = self._chunks[at] if self._chunks else _Chunk[T]((), ())
             new = _changed(old, by_chunk[at])
-            length += sum(len(chunk.keys) for chunk in new) - len(old.keys)
-            chunks.extend(new)
+            length -= len(old.keys)
+            for chunk in new:
+                length += len(chunk.keys)
+                chunks.append(chunk)
+                firsts.append(chunk.keys[0])
             start = at + 1
         chunks.extend(self._chunks[start:])
-        return Chunks(tuple(chunks), tuple([chunk.keys[0] for chunk in chunks]), length)
+        firsts.extend(self._firsts[start:])
+        return Chunks(tuple(chunks), tuple(firsts), length)
 
 
 def _changed(chunk: _Chunk[T], changes: Mapping[MemoryOrder, T | None]) -> list[_Chunk[T]]:
-    keys, values = list(chunk.keys), list(chunk.values)
+    values = list(chunk.values)
+    missing = dict[MemoryOrder, T | None]()
     for key, value in changes.items():
+        at = bisect_left(chunk.keys, key)
+        if value is not None and at < len(chunk.keys) and chunk.keys[at] == key:
+            values[at] = value
+        else:
+            missing[key] = value
+    if not missing:
+        return [_Chunk(chunk.keys, tuple(values))]
+    keys = list(chunk.keys)
+    for key, value in missing.items():
         at = bisect_left(keys, key)
         there = at < len(keys) and keys[at] == key
         if value is None:
             if there:
                 del keys[at], values[at]
-        elif there:
-            values[at] = value
         else:
             keys.insert(at, key)
             values.insert(at, value)
