@@ -8,10 +8,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, get_args
 
+import anyio
 import pytest
+import zstandard
 
 from events.codec import EVENT_CAP, decode, export_line, parse_line
+from events.ids import Position
 from events.kinds import KINDS
+from infra.calls import CallRecord
+from infra.exported_bodies import ExportedBlobs
+from infra.segments import Manifest, Segment, SegmentLog
 from runtime.execution import ENVIRONMENT_STOPS, MODEL_STOP
 from runtime.gate import Degraded
 from workers.engine import OPERATIONAL, STOPPED
@@ -55,6 +61,41 @@ def test_the_lists_of_reasons_are_complete(page: Callable[[str], Any]) -> None:
     rows = " ".join(row[0] for row in page(NAME).table("event"))
     for word in ("pause", "resume", "cancel", STOPPED, OPERATIONAL, "recall_differs"):
         assert f"`{word}`" in rows
+
+
+def words(page: Callable[[str], Any], head: str) -> set[str]:
+    """The names in the first cells of the table under that head."""
+    return {name for row in page(NAME).table(head) for name in re.findall(r"`(\w+)`", row[0])}
+
+
+def test_a_folder_written_by_the_pages_words_is_read(page: Callable[[str], Any], tmp_path: Path) -> None:
+    """Segments of three lines, manifest, chain and bodies made with `json`, `hashlib` and zstd alone."""
+    lines = GOLDEN[0].read_bytes().splitlines(keepends=True)
+    chain, segments = "", list[dict[str, Any]]()
+    for start in range(0, len(lines), 3):
+        held = lines[start : start + 3]
+        name, raw = f"{len(segments) + 1:06}.jsonl.zst", b"".join(held)
+        (tmp_path / name).write_bytes(zstandard.compress(held[0]) + zstandard.compress(b"".join(held[1:])))
+        sha = hashlib.sha256(raw).hexdigest()
+        chain = hashlib.sha256((chain + sha).encode("ascii")).hexdigest()
+        segments.append({"file": name, "first": start + 1, "last": start + len(held), "sha256": sha, "chain": chain})
+    run = json.loads(lines[0])["run"]
+    manifest = {"format": 1, "run": run, "events": len(lines), "segments": segments}
+    text = json.dumps(manifest, sort_keys=True, ensure_ascii=False, separators=(",", ":")) + "\n"
+    (tmp_path / "manifest.json").write_text(text)
+    assert set(manifest) == words(page, "manifest") == set(Manifest.__struct_fields__)
+    assert set(segments[0]) == words(page, "segment") == set(Segment.__struct_fields__)
+    body = b"a trajectory"
+    sha = hashlib.sha256(body).hexdigest()
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "blobs" / f"{sha}.zst").write_bytes(zstandard.compress(body))
+
+    async def read() -> tuple[list[bytes], bytes]:
+        found = [export_line(one) for one in await SegmentLog(tmp_path).read(Position(0), len(lines))]
+        return found, await ExportedBlobs(tmp_path).get(run, sha)
+
+    assert anyio.run(read) == (lines, body)
+    assert words(page, "record") == set(CallRecord.__struct_fields__)
 
 
 def test_the_cap_is_the_codes(page: Callable[[str], Any]) -> None:
