@@ -100,9 +100,34 @@ def own_redis_server(_folder: Path) -> Iterator[Server]:
 
 
 @pytest.fixture
-def redis_prefix() -> str:
-    """A key prefix that no other test uses."""
-    return f"t{os.getpid()}-{uuid4().hex[:8]}"
+def redis_prefix(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A key prefix that no other test uses. Where a run has finished under it, nothing of rq's is left at its end."""
+    prefix = f"t{os.getpid()}-{uuid4().hex[:8]}"
+    yield prefix
+    for name in ("redis_server", "each_redis_server"):
+        if name in request.fixturenames:
+            left = _left_of_rq(request.getfixturevalue(name), prefix)
+            assert not left, f"a finished run has left of rq's: {left}"
+
+
+def _left_of_rq(server: Server, prefix: str) -> list[str]:
+    """The keys of rq's that do not expire and belong to no live worker, once a run has finished.
+
+    The list of queues aside, which is there for good.
+    """
+    with redis.Redis.from_url(server.url, decode_responses=True) as client:
+        logs = client.scan_iter(match=f"{prefix}:*:log", count=1000, _type="stream")
+        if not any(entry[1].get("kind") == "run_finished" for log in logs for entry in client.xrevrange(log, count=1)):
+            return []
+        kept = {"queues"}
+        for key in client.scan_iter(match=f"{prefix}:workers:*", count=1000):
+            held = [field.removeprefix("job:") for field in client.hkeys(key) if field.startswith("job:")]
+            kept |= {key.removeprefix(f"{prefix}:workers:"), "workers", "wip", *held}
+        return sorted(
+            key
+            for key in client.scan_iter(match=f"{prefix}:rq:*", count=1000)
+            if not kept.intersection(key.removeprefix(f"{prefix}:rq:").split(":")) and client.ttl(key) == -1
+        )
 
 
 @pytest.fixture

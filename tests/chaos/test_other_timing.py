@@ -9,7 +9,7 @@ import anyio
 import held
 import pytest
 from chaos_budget import LONG, SEED, limit_s, rounds, told
-from other_timing import DelayedModel, TwiceStore, jobs_again
+from other_timing import DelayedModel, EverybodyHolds, TwiceStore, jobs_again
 from troupe import RUN, Troupe, until
 
 from infra.blobs import RedisBlobs
@@ -93,6 +93,7 @@ async def _twice(there: Any, playing: Any, seed: int) -> Any:
     there.model = DelayedModel(there.model, seed)
     there.around = jobs_again(seed)
     there.store = twice = TwiceStore(there.store, seed)
+    there.leases = EverybodyHolds()
 
     async def begin() -> None:
         await there.begin(RUN, configuration, limit=SMALL, ordering=42)

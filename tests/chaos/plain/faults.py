@@ -16,6 +16,8 @@ WEIGHTS = {
     "pause_act": 1, "pause_diagnose": 1, "pause_coordinator": 2, "pause_server": 1,
     "cut": 2, "delay": 1, "swallow_answers": 2, "swallow_commands": 1,
 }  # fmt: skip
+#: how long one fault is given to be survived before the next one comes, seconds
+_NEWS_S = 6.0
 #: faults that are over by themselves: when, and what ends them
 _Ends = list[tuple[float, Callable[[], None]]]
 
@@ -39,7 +41,7 @@ class Faults:
         """Up to `count` faults, one every 0.5 to 2 s; fewer where the run ends before."""
         names, weights = list(WEIGHTS), list(WEIGHTS.values())
         while self.kills < count and not self._finished():
-            self._wait(self._dice.uniform(0.5, 2.0))
+            self._wait(self._dice.uniform(0.5, 2.0), self._troupe.length)
             name = self._dice.choices(names, weights)[0]
             self._look()
             if self._hit(name):
@@ -61,9 +63,10 @@ class Faults:
         entries = self._troupe.server.client.xrange(key, min=f"{after + 1}-0") if key else []
         self.seen |= {int(name.split(b"-")[0]): fields for name, fields in entries}
 
-    def _wait(self, seconds: float) -> None:
-        end = time.monotonic() + seconds
-        while (now := time.monotonic()) < end:
+    def _wait(self, seconds: float, length: Callable[[], int]) -> None:
+        """For so long, and for news, which on a busy machine take longer; without them too in the end."""
+        before, began = length(), time.monotonic()
+        while (now := time.monotonic()) < began + seconds or (now < began + _NEWS_S and length() == before):
             for one in [one for one in self._ends if one[0] <= now]:
                 self._ends.remove(one)
                 one[1]()

@@ -7,6 +7,7 @@ from typing import Any
 
 import anyio
 
+from events.ids import Position, RunId
 from runtime.ports import Appended, CallKey, ChatAnswer, ChatModel, ChatRequest, Job
 
 #: how long an answer or an append may take, seconds
@@ -99,3 +100,23 @@ def jobs_again(seed: int) -> Callable[[Callable[[Job], Any]], Callable[[Job], An
         return handle
 
     return around
+
+
+class NoLease:
+    """The lease of every run as somebody sees it who never asks whether another one has it. Implements `Lease`."""
+
+    async def hold(self, position: Position) -> int | None:
+        return 1
+
+    async def release(self) -> None:
+        pass
+
+
+class EverybodyHolds:
+    """`infra.leases.Leases` that keep nobody out: two coordinators act at the same time."""
+
+    def of(self, run: RunId, holder: str, *, by_force: bool = False) -> NoLease:
+        return NoLease()
+
+    async def holder(self, run: RunId) -> None:
+        return None
