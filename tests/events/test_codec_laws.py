@@ -11,7 +11,17 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from events.codec import EVENT_CAP, canonical, clean_text, content_sha256, decode, draft, export_line, parse_line
+from events.codec import (
+    EVENT_CAP,
+    canonical,
+    clean_text,
+    content_sha256,
+    decode,
+    draft,
+    export_line,
+    parse_line,
+    skim_line,
+)
 from events.codec import recorded as placed
 from events.errors import BadInput, EventTooLarge, NewerSchema, UnknownKind, UnreadableEvent
 from events.ids import Position, RunId, StreamId, Version
@@ -227,3 +237,18 @@ def test_a_line_with_another_value_inside_is_refused_or_read(line: bytes, data: 
     hostile = st.one_of(made_events.json_values, st.integers(), made_events.surrogates, st.just(10**400))
     place[key] = data.draw(hostile)
     refuses(json.dumps(event).encode("utf-8", "surrogatepass"))
+
+
+@given(st.sampled_from(LINES), st.data())
+def test_skimming_a_line_finds_what_parsing_finds(line: bytes, data: st.DataObject) -> None:
+    """A sound line, with and without its newline: the same event; a damaged one: the same, or refused when decoded."""
+    assert skim_line(line, "line 7") == parse_line(line, "line 7") == skim_line(line + b"\n", "line 7")
+    start = data.draw(st.integers(0, len(line)))
+    stop = data.draw(st.integers(start, min(len(line), start + 20)))
+    spoiled = line[:start] + data.draw(st.binary(max_size=8)) + line[stop:]
+    try:
+        event = decode(skim_line(spoiled, "line 7"))
+    except BadInput:
+        return
+    assert decode(parse_line(spoiled, "line 7")) == event
+    assert skim_line(spoiled, "line 7") == parse_line(spoiled, "line 7")
