@@ -11,7 +11,7 @@ class SystemClock:
 
     def utc(self) -> str:
         """Now, as `YYYY-MM-DDTHH:MM:SS.ffffffZ`."""
-        return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        return datetime.now(UTC).isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
 
     def monotonic(self) -> float:
         """Seconds from some fixed moment."""

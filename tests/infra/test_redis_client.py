@@ -11,6 +11,7 @@ import pytest
 from anyio.abc import ByteReceiveStream, ByteSendStream, SocketAttribute, SocketStream
 from anyio.streams.tls import TLSListener, TLSStream
 from redis import Redis
+from redis.asyncio import Connection
 
 from events.codec import draft
 from events.errors import BadInput, ChimeError, Unreachable
@@ -162,3 +163,12 @@ def test_what_is_no_address_is_refused(url: str) -> None:
 def test_no_password_is_shown(url: str, shown: str) -> None:
     """Neither the one before the host nor those among the parameters, and nothing else changes."""
     assert redacted(url) == shown
+
+
+@pytest.mark.parametrize("url", ["redis://h/0", "rediss://h/0", "unix:///run/s.sock"])
+def test_commands_are_packed_as_redis_py_packs_them(url: str) -> None:
+    """The same bytes for every kind of argument, over every kind of connection."""
+    arguments = ("CONFIG GET", "naïve", b"\x00\r\n", 7, -0.5, "", "x" * 20_000)
+    ours = client(url).connection_pool.make_connection()
+    theirs = Connection()
+    assert b"".join(ours.pack_command(*arguments)) == b"".join(theirs.pack_command(*arguments))
