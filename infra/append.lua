@@ -1,6 +1,6 @@
 -- Put events at versions first, first + 1, ... of one stream of a run, all or none. The only writer of a log.
 --
--- KEYS[1] the run's log (a stream)   KEYS[2] its index (a hash)
+-- KEYS[1] the run's log (a stream)   KEYS[2] its index (a hash)   KEYS[3] events that stay of the archived ones
 -- ARGV[1] stream   ARGV[2] first version   ARGV[3] number of events, then for each one:
 --         kind, schema, at, cause, attempt, sha, data
 --
@@ -10,8 +10,10 @@
 --
 -- Answers {'ok', written, position, position, ...}   every event is there, `written` of them by this call
 --         {'taken', entry}                           another event holds one of the versions; nothing was written
+--         {'archived', position, position ...}       the event at the first one lies in the archive only; those at the others
+--                                                    come before it and are the same; nothing was written
 --         {'gap', next version}                      `first` is above the stream's next version; nothing was written
-local log, index, stream = KEYS[1], KEYS[2], ARGV[1]
+local log, index, kept, stream = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
 local first, count = tonumber(ARGV[2]), tonumber(ARGV[3])
 local WIDTH = 7
 
@@ -28,7 +30,12 @@ local answer = {'ok', 0}
 local known = math.min(count, length - first + 1)
 for i = 1, known do
   local at = redis.call('HGET', index, stream .. '/' .. (first + i - 1))
-  local entry = redis.call('XRANGE', log, at .. '-0', at .. '-0')[1]
+  local archived = tonumber(at) <= trimmed
+  local entry = (not archived or kept) and redis.call('XRANGE', archived and kept or log, at .. '-0', at .. '-0')[1]
+  if not entry and archived then
+    answer[1], answer[2] = 'archived', tonumber(at)
+    return answer
+  end
   if not entry then return redis.error_reply('BROKEN the index names position ' .. at .. ', which the log does not hold') end
   local sha
   for j = 1, #entry[2], 2 do

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 import anyio
 import anyio.lowlevel
 
+from events.checkpoint import Checkpoint
 from events.codec import content_sha256, decode_as, recorded
 from events.errors import Mismatch, VersionGap
 from events.ids import PROJECTOR_STREAM, RUN_STREAM, Position, RunId, StreamId, Version, episode_of
@@ -98,6 +99,10 @@ class ListLog:
     async def length(self, stream: StreamId) -> int:
         """As `runtime.ports.EventLog.length`."""
         return len(await self.read_stream(stream))
+
+    async def checkpoint(self) -> Checkpoint | None:
+        """As `runtime.ports.EventLog.checkpoint`: there is none."""
+        return None
 
     async def head(self) -> Position:
         """As `runtime.ports.EventLog.head`."""

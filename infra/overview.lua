@@ -1,10 +1,10 @@
--- What a list of runs says about a log, without sending it: KEYS log, index. Reads the run's own stream (`seeded` aside),
--- the newest `folded` and every `scored`; the large events stay where they are.
+-- What a list of runs says about a log, without sending it: KEYS log, index, events that stay of the archived ones. Reads
+-- the run's own stream (`seeded` aside), the newest `folded` and every `scored`; the large events stay where they are.
 --
--- Answers {head, last position that lies in an archive only, {kind, at} of the first entry, {position, at} of the last,
+-- Answers {head, {kind, at} of the first entry, {position, at} of the last,
 --          entries of the run's stream in order, the newest folded or false, number of folded, of episode streams,
 --          episodes that succeeded, that failed, whose score is not valid: each as numbers with spaces between}
-local log, index = KEYS[1], KEYS[2]
+local log, index, kept = KEYS[1], KEYS[2], KEYS[3]
 local rows = {}
 local flat = redis.call('HGETALL', index)
 for i = 1, #flat, 2 do rows[flat[i]] = flat[i + 1] end
@@ -20,7 +20,8 @@ end
 
 local function event(stream, version)
   local at = rows[stream .. '/' .. version]
-  return at and redis.call('XRANGE', log, at .. '-0', at .. '-0')[1] or false
+  if not at then return false end
+  return redis.call('XRANGE', log, at .. '-0', at .. '-0')[1] or redis.call('XRANGE', kept, at .. '-0', at .. '-0')[1] or false
 end
 
 local function length(stream)
@@ -75,11 +76,11 @@ for stream in pairs(rows) do
   end
 end
 
-local one, end_ = redis.call('XRANGE', log, '-', '+', 'COUNT', 1)[1], redis.call('XREVRANGE', log, '+', '-', 'COUNT', 1)[1]
+local one = redis.call('XRANGE', kept, '-', '+', 'COUNT', 1)[1] or redis.call('XRANGE', log, '-', '+', 'COUNT', 1)[1]
+local end_ = redis.call('XREVRANGE', log, '+', '-', 'COUNT', 1)[1]
 local folds = length('projector')
 return {
   rows['@head'] or '0',
-  rows['@trimmed'] or '0',
   {field(one, 'kind'), field(one, 'at')},
   {end_ and end_[1] or '0-0', field(end_, 'at')},
   own,

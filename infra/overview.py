@@ -23,7 +23,7 @@ async def overviews(
 
     Args:
         redis: the client.
-        keys: run -> its log and its index.
+        keys: run -> its log, its index, and where some archived events stay.
         recorded: makes an event of an entry as a script answers it.
     """
     script = redis.register_script(_OVERVIEW)
@@ -42,14 +42,12 @@ async def overviews(
 def _overview(run: RunId, reply: Any, recorded: Callable[[RunId, Any], Recorded]) -> LogOverview:
     if isinstance(reply, RedisError):
         return LogOverview(run=run, damage=f"its keys cannot be read: {reply}")
-    head, trimmed, (first_kind, first_at), (last, last_at), own, folded, folds, episodes, *scored = reply
+    head, (first_kind, first_at), (last, last_at), own, folded, folds, episodes, *scored = reply
     scores: dict[int, bool | None] = {}
     for outcome, numbers in zip((True, False, None), scored, strict=True):
         scores |= dict.fromkeys(map(int, numbers.split()), outcome)
     end, damage = int(last.split(b"-", 1)[0]), ""
-    if int(trimmed):
-        damage = f"its first {int(trimmed)} events lie in an archive only"
-    elif end != int(head):
+    if end != int(head):
         damage = f"its index ends at position {int(head)}, its log at {end}"
     return LogOverview(
         run=run,

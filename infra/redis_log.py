@@ -1,24 +1,31 @@
 """The log on Redis or Valkey: one stream per run with gapless positions, written by one script.
 
 Appends are idempotent by construction: the script compares versions and content hashes, so a reply that was lost and a
-command that ran twice leave one event. No WATCH, no ids of the server's making, no trimming.
+command that ran twice leave one event. No WATCH, no ids of the server's making. What was archived and trimmed
+(`infra.archive`) is read from the archive.
 """
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from importlib.resources import files
+from pathlib import Path
 from typing import Any, cast
 from uuid import uuid4
 
 import anyio
 import structlog
+from msgspec import Struct
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
+from events.checkpoint import Checkpoint
 from events.codec import content_sha256
 from events.errors import Mismatch, Unreachable, VersionGap
 from events.ids import Position, RunId, StreamId, Version, run_id
 from events.log import Draft, Recorded
+from infra.archive_index import ArchiveIndex
+from infra.archive_storage import place_of, storage_at
+from infra.archived_past import Past
 from infra.overview import overviews
 from infra.redis_client import COMMAND_S, Durability, our_errors
 from runtime.ports import Appended, Clock, LogOverview, Origin, StreamIndex, Taken
@@ -75,6 +82,18 @@ def index_key(prefix: str, run: RunId) -> str:
     return f"{prefix}:{{{run}}}:index"
 
 
+def kept_key(prefix: str, run: RunId) -> str:
+    """Where some events stay of those that were archived and trimmed: the run's own stream, scores, the newest fold."""
+    return f"{prefix}:{{{run}}}:kept"
+
+
+class _Page(Struct, frozen=True, kw_only=True):
+    """Events of the kinds asked for, and the last position that was read for them."""
+
+    events: list[Recorded]
+    last: Position
+
+
 class RedisLog:
     """`runtime.ports.EventLog` on one server.
 
@@ -85,19 +104,28 @@ class RedisLog:
         clock: stamps `at`.
         where: the server's address without a password, for errors.
         server: what the server promises; a foreign one with WAITAOF is asked to have written its file.
+        home: what an archive's place inside the home is relative to.
     """
 
     def __init__(
-        self, redis: Redis, run: RunId, prefix: str, clock: Clock, where: str, server: Durability | None = None
+        self,
+        redis: Redis,
+        run: RunId,
+        prefix: str,
+        clock: Clock,
+        where: str,
+        server: Durability | None = None,
+        home: Path | None = None,
     ) -> None:
         self._redis, self._run, self._clock, self._where = redis, run, clock, where
-        self._log, self._index = log_key(prefix, run), index_key(prefix, run)
+        self._log, self._index, self._kept = log_key(prefix, run), index_key(prefix, run), kept_key(prefix, run)
         self._runs = runs_key(prefix)
         self._waitaof = server is not None and server.waitaof
         self._append = redis.register_script(_APPEND)
         self._read_stream = redis.register_script(_READ_STREAM)
         #: position -> what the last event of an earlier read was, to notice a server that lost it and went on
         self._ends: dict[int, tuple[bytes, ...]] = {}
+        self._past = Past(redis, run, [self._log, self._index, self._kept], home, where, self._recorded)
 
     @property
     def run(self) -> RunId:
@@ -107,6 +135,35 @@ class RedisLog:
         self, stream: StreamId, first: Version, drafts: Sequence[Draft], origin: Origin
     ) -> Appended | Taken:
         """As `runtime.ports.EventLog.append`."""
+        known: list[Position] = []
+        while True:
+            match await self._appended(stream, Version(first + len(known)), drafts[len(known) :], origin):
+                case [b"ok", written, *positions]:
+                    if int(written) and int(positions[0]) == 1 and drafts[0].kind != "run_started":
+                        # Not a log of ours, but somebody's: whoever lists the runs should hear of it.
+                        with our_errors(self._where):
+                            await self._redis.zadd(self._runs, {self._run: 0})
+                    return Appended(
+                        positions=[*known, *(Position(int(one)) for one in positions)], written=int(written)
+                    )
+                case [b"taken", entry]:
+                    return Taken(stored=self._recorded(_paired(entry)))
+                case [b"gap", following]:
+                    raise VersionGap(f"append to {self._run}/{stream}", int(following), first)
+                case [b"archived", position, *before]:
+                    # A late try of an append that is long done, or of another one: the archive knows which.
+                    known += [Position(int(one)) for one in before]
+                    stored = (await self._past.at([Position(int(position))]))[Position(int(position))]
+                    if content_sha256(stored.kind, stored.data) != drafts[len(known)].sha256:
+                        return Taken(stored=stored)
+                    known.append(stored.position)
+                    if len(known) == len(drafts):
+                        return Appended(positions=known, written=0)
+                case reply:
+                    raise Mismatch(f"the append script answered {reply!r}")
+
+    async def _appended(self, stream: StreamId, first: Version, drafts: Sequence[Draft], origin: Origin) -> Any:
+        """What the append script answers."""
         at = self._clock.utc()
         arguments: list[Any] = [stream, first, len(drafts)]
         for one in drafts:
@@ -115,33 +172,20 @@ class RedisLog:
             if first == 1 and drafts and drafts[0].kind == "run_started":
                 # Before the event: a run in the list without a log is nothing, a log without its run would be lost.
                 await self._redis.zadd(self._runs, {self._run: 0})
-            if self._waitaof and _DURABLE_AFTER & {one.kind for one in drafts}:
-                # WAITAOF waits for what its own connection has written.
-                async with self._redis.client() as one_connection:
-                    reply = cast("list[Any]", await self._scripted(self._append, arguments, one_connection))
-                    if reply[0] == b"ok":
-                        if not reply[1]:
-                            await one_connection.eval(_TOUCH, 1, self._index)
-                        await _written_to_disk(one_connection, self._run, self._where)
-            else:
-                reply = cast("list[Any]", await self._scripted(self._append, arguments))
-        match reply:
-            case [b"ok", written, *positions]:
-                if int(written) and int(positions[0]) == 1 and drafts[0].kind != "run_started":
-                    # Not a log of ours, but somebody's: whoever lists the runs should hear of it.
-                    with our_errors(self._where):
-                        await self._redis.zadd(self._runs, {self._run: 0})
-                return Appended(positions=[Position(int(one)) for one in positions], written=int(written))
-            case [b"taken", entry]:
-                return Taken(stored=self._recorded(_paired(entry)))
-            case [b"gap", following]:
-                raise VersionGap(f"append to {self._run}/{stream}", int(following), first)
-            case _:
-                raise Mismatch(f"the append script answered {reply!r}")
+            if not (self._waitaof and _DURABLE_AFTER & {one.kind for one in drafts}):
+                return await self._scripted(self._append, arguments)
+            # WAITAOF waits for what its own connection has written.
+            async with self._redis.client() as one_connection:
+                reply = await self._scripted(self._append, arguments, one_connection)
+                if reply[0] == b"ok":
+                    if not reply[1]:
+                        await one_connection.eval(_TOUCH, 1, self._index)
+                    await _written_to_disk(one_connection, self._run, self._where)
+                return reply
 
     async def _scripted(self, script: Any, arguments: Sequence[Any], client: Redis | None = None) -> Any:
         try:
-            return await script(keys=[self._log, self._index], args=arguments, client=client)
+            return await script(keys=[self._log, self._index, self._kept], args=arguments, client=client)
         except ResponseError as error:
             if str(error).startswith("BROKEN"):
                 raise Mismatch(f"run {self._run}: {str(error).removeprefix('BROKEN ')}") from error
@@ -151,7 +195,9 @@ class RedisLog:
         """As `runtime.ports.EventLog.read_stream`."""
         with our_errors(f"{self._where}, key {self._log}"):
             entries = cast("list[Any]", await self._scripted(self._read_stream, [stream]))
-        return [self._recorded(_paired(entry)) for entry in entries]
+        archived = [Position(one) for one in entries if isinstance(one, int)]
+        past = await self._past.at(archived) if archived else {}
+        return [past[Position(one)] if isinstance(one, int) else self._recorded(_paired(one)) for one in entries]
 
     async def length(self, stream: StreamId) -> int:
         """As `runtime.ports.EventLog.length`."""
@@ -161,12 +207,22 @@ class RedisLog:
 
     async def read(self, after: Position, limit: int, kinds: frozenset[str] | None = None) -> list[Recorded]:
         """As `runtime.ports.EventLog.read`."""
-        wanted = None if kinds is None else {kind.encode() for kind in kinds}
-        return [
-            self._recorded(one) for one in await self._entries(after, limit) if wanted is None or _kind(one) in wanted
-        ]
+        return (await self._page(after, limit, kinds)).events
+
+    async def _page(self, after: Position, limit: int, kinds: frozenset[str] | None) -> _Page:
+        """What the server still holds, or what the archive does."""
+        if after >= self._past.trimmed and limit > 0:
+            entries = await self._entries(after, limit)
+            if entries or after >= self._past.trimmed:
+                wanted = None if kinds is None else {kind.encode() for kind in kinds}
+                events = [self._recorded(one) for one in entries if wanted is None or _kind(one) in wanted]
+                return _Page(events=events, last=_position(entries[-1]) if entries else after)
+        past = await self._past.read(after, limit) if limit > 0 else []
+        last = past[-1].position if past else after
+        return _Page(events=[one for one in past if kinds is None or one.kind in kinds], last=last)
 
     async def _entries(self, after: Position, limit: int) -> list[_Entry]:
+        """Entries above `after`; none at the end, and where they were trimmed since the server was last asked."""
         with our_errors(f"{self._where}, key {self._log}"):
             # From the end of an earlier read on: an event that is another one now was lost, and others came after.
             known = self._ends.get(after)
@@ -176,14 +232,20 @@ class RedisLog:
         if known and found and _position(found[0]) == after:
             if _identity(found[0]) != known:
                 self._ends.clear()
+                self._past.forget()
                 raise VersionGap(
                     f"log of run {self._run}, written anew since position {after} was read", after, after - 1
                 )
             del found[0]
+        # Where the entry at `after` was trimmed, one more has come than was asked for.
+        del found[limit:]
         if found and _position(found[0]) != after + 1:
+            if await self._past.look() > after:
+                return []
             raise VersionGap(f"log of run {self._run}", after + 1, _position(found[0]))
         if not found and after > 0 and (head := await self.head()) < after:
             self._ends.clear()
+            self._past.forget()
             raise VersionGap(f"head of run {self._run}", after, head)
         if found:
             while len(self._ends) >= _REMEMBERED:
@@ -196,13 +258,16 @@ class RedisLog:
         head = await self.head()
         if head < after:
             raise VersionGap(f"head of run {self._run}", after, head)
-        wanted = None if kinds is None else {kind.encode() for kind in kinds}
         while after < head:
-            entries = await self._entries(after, min(PAGE, head - after))
-            if not entries:
+            page = await self._page(after, min(PAGE, head - after), kinds)
+            if page.last == after:
                 raise VersionGap(f"log of run {self._run}", head, after)
-            after = _position(entries[-1])
-            yield [self._recorded(one) for one in entries if wanted is None or _kind(one) in wanted]
+            after = page.last
+            yield page.events
+
+    async def checkpoint(self) -> Checkpoint | None:
+        """As `runtime.ports.EventLog.checkpoint`."""
+        return await self._past.checkpoint()
 
     async def wait(self, after: Position, timeout_s: float) -> bool:
         """As `runtime.ports.EventLog.wait`."""
@@ -224,7 +289,7 @@ class RedisLog:
             rows = cast("dict[bytes, bytes]", await self._redis.hgetall(self._index))
         found: dict[StreamId, StreamIndex] = {}
         for name, row in rows.items():
-            if b"/" not in name and name != b"@head":
+            if b"/" not in name and not name.startswith(b"@"):
                 count, last_kind = row.decode().split(" ", 1)
                 positions = [Position(int(rows[b"%s/%d" % (name, version + 1)])) for version in range(int(count))]
                 found[StreamId(name.decode())] = StreamIndex(positions=positions, last_kind=last_kind)
@@ -253,12 +318,28 @@ def aside_key(prefix: str) -> str:
 class RedisLogStore:
     """`runtime.ports.LogStore` on one server."""
 
-    def __init__(self, redis: Redis, prefix: str, clock: Clock, where: str, server: Durability | None = None) -> None:
+    def __init__(
+        self,
+        redis: Redis,
+        prefix: str,
+        clock: Clock,
+        where: str,
+        server: Durability | None = None,
+        home: Path | None = None,
+    ) -> None:
         self._redis, self._prefix, self._clock, self._where, self._server = redis, prefix, clock, where, server
+        self.home = home
 
     def open(self, run: RunId) -> RedisLog:
         """The log of `run`, whether it exists or not."""
-        return RedisLog(self._redis, run, self._prefix, self._clock, self._where, self._server)
+        return RedisLog(self._redis, run, self._prefix, self._clock, self._where, self._server, self.home)
+
+    def archived(self, run: RunId) -> ArchiveIndex:
+        """How the log of `run` stands with its archive."""
+        return ArchiveIndex(self._redis, run, self._keys(run), self._where)
+
+    def _keys(self, run: RunId) -> list[str]:
+        return [log_key(self._prefix, run), index_key(self._prefix, run), kept_key(self._prefix, run)]
 
     async def runs(self) -> list[RunId]:
         """As `runtime.ports.LogStore.runs`."""
@@ -272,7 +353,7 @@ class RedisLogStore:
 
     async def overview(self) -> list[LogOverview]:
         """As `runtime.ports.LogStore.overview`: a round trip for many runs."""
-        keys = {run: [log_key(self._prefix, run), index_key(self._prefix, run)] for run in await self.runs()}
+        keys = {run: self._keys(run) for run in await self.runs()}
         with our_errors(self._where):
             return await overviews(self._redis, keys, lambda run, entry: _recorded(run, _paired(entry)))
 
@@ -289,17 +370,20 @@ class RedisLogStore:
 
     async def delete(self, run: RunId, *, dry_run: bool = False) -> dict[str, int]:
         """As `runtime.ports.LogStore.delete`: every key with the run's hash tag."""
-        events = await self.open(run).head()
+        archived = await self.archived(run).look()
+        storage = storage_at(archived.note.storage if archived.note else place_of(run, None), self.home)
+        counts = {"events": int(archived.head), "archived files": len(await storage.names())}
         pattern = f"{_escaped(self._prefix)}:{{{run}}}:*"
         with our_errors(self._where):
             keys = [key async for key in self._redis.scan_iter(match=pattern, count=1000)]
             if not dry_run:
                 # The list of runs last: a deletion that is cut short can be asked for again.
+                await storage.clear()
                 if keys:
                     await self._redis.unlink(*keys)
                 await self._redis.srem(aside_key(self._prefix), run)
                 await self._redis.zrem(runs_key(self._prefix), run)
-        return {"events": events, "keys": len(keys)}
+        return counts | {"keys": len(keys)}
 
     async def restore(self, run: RunId, pages: AsyncIterator[Sequence[Recorded]]) -> Position:
         """As `runtime.ports.LogStore.restore`: beside the run's own keys first, then under their names in one step."""

@@ -27,6 +27,7 @@ import msgspec
 import zstandard
 from msgspec import Struct
 
+from events.checkpoint import Checkpoint
 from events.codec import EVENT_CAP, export_line, parse_line
 from events.errors import BadInput, Mismatch, UnreadableEvent, VersionGap
 from events.ids import Position, RunId, StreamId, Version, run_id
@@ -475,6 +476,10 @@ class SegmentLog:
         """As `runtime.ports.EventLog.length`."""
         index = (await self.index()).get(stream)
         return 0 if index is None else len(index.positions)
+
+    async def checkpoint(self) -> Checkpoint | None:
+        """As `runtime.ports.EventLog.checkpoint`: there is none."""
+        return None
 
     async def head(self) -> Position:
         """As `runtime.ports.EventLog.head`."""

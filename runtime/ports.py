@@ -7,6 +7,7 @@ from typing import Any, Literal, Protocol
 from msgspec import Struct
 
 from events.bank import Banks, Item
+from events.checkpoint import Checkpoint
 from events.ids import BankVersion, MemoryId, Position, RunId, Stage, StreamId, Version
 from events.kinds import Candidate, EmbedderIdentity, Query, Source
 from events.log import Draft, Recorded
@@ -90,6 +91,13 @@ class EventLog(Protocol):
 
     async def head(self) -> Position:
         """The last position; 0 for an empty log."""
+        ...
+
+    async def checkpoint(self) -> Checkpoint | None:
+        """What the log says up to some position of its past, for a reader that would begin there; None = read it all.
+
+        Every version that an open episode may read is at or above the checkpoint's.
+        """
         ...
 
 

@@ -155,7 +155,7 @@ async def connections(home: Path, url: str, prefix: str, clock: Clock, retries: 
         promises = await durability(redis, where)
         yield Server(
             # The home's server writes every event to disk before it answers; another one is asked to.
-            store=RedisLogStore(redis, prefix, clock, where, None if own else promises),
+            store=RedisLogStore(redis, prefix, clock, where, None if own else promises, home),
             blobs=FolderBlobs(home) if own else RedisBlobs(redis, prefix, where),
             calls=RedisCalls(redis, prefix, where),
             url=url,

@@ -72,6 +72,9 @@ TREE: Mapping[str, Verb | Noun] = {
             "verify": Verb("workers.commands.log", "verify", "Decide again and compare every version of the banks."),
             "tail": Verb("workers.commands.log", "tail", "Print the last events, and follow."),
             "schema": Verb("workers.commands.log", "schema", "Print a JSON Schema for each kind of event."),
+            "archive": Verb(
+                "workers.commands.log_archive", "archive", "Move the beginning of a run's log out of its server."
+            ),
             "refold": Verb("workers.commands.log", "refold", "Fold a log under another policy or parameters."),
         },
     ),
