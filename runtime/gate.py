@@ -54,6 +54,11 @@ Degraded = Literal[
     "worker_lost",  # the gate's job was lost too often
 ]
 
+#: of these, what was meant: nobody was to judge
+MEANT: frozenset[Degraded] = frozenset({"frozen", "gate_off", "unscored"})
+#: and what is the machinery's fault, neither the agent's nor the gate's
+FAULTS: frozenset[Degraded] = frozenset({"environment", "model_unavailable", "embedding", "worker_lost"})
+
 #: how the answer may differ from what was asked for and still be read; each row has a test
 TOLERANCES: dict[str, str] = {
     "fence": "the object stands in a code fence",

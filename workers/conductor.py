@@ -30,7 +30,7 @@ from events.kinds import (
 )
 from events.log import Recorded
 from runtime.gate import degraded
-from runtime.ports import EventLog, Job, JobKind, JobQueue, Origin, StreamIndex, Taken
+from runtime.ports import EventLog, Failures, Job, JobKind, JobQueue, Origin, StreamIndex, Taken
 from runtime.schedule import ATTEMPTS, ENDINGS, Due, due
 from workers.run_stream import tell
 
@@ -65,8 +65,8 @@ class Progress:
 class Conductor:
     """One run's open episodes and outstanding jobs. `see` events in position order."""
 
-    def __init__(self, log: EventLog, queue: JobQueue) -> None:
-        self._events, self._queue = log, queue
+    def __init__(self, log: EventLog, queue: JobQueue, failures: Failures | None = None) -> None:
+        self._events, self._queue, self._failures = log, queue, failures
         self._header: RunStarted | None = None
         self._tasks: list[str] = []
         #: items of the seed bank seen so far
@@ -273,7 +273,7 @@ class Conductor:
             stage: Literal["planning", "execution", "scoring"] = "planning"
             if "planned" in kinds:
                 stage = "scoring" if "executed" in kinds else "execution"
-            event = Abandoned(stage=stage, reason="worker_lost", attempts=job.attempt)
+            event = Abandoned(stage=stage, reason=await self._why(job), attempts=job.attempt)
         else:
             events = [decode(one) for one in recorded]
             scored = next(one for one in events if isinstance(one, Scored))
@@ -285,6 +285,15 @@ class Conductor:
         _log.error("job_given_up", run_id=job.run, episode=job.episode, stage=job.kind, attempts=job.attempt)
         if not isinstance(result, Taken):
             del self._outstanding[job.kind, job.episode]
+
+    async def _why(self, job: Job) -> str:
+        """What the last attempt failed of; where none failed, workers died with them."""
+        failed = [
+            one
+            for one in (await self._failures.of(job.run) if self._failures is not None else [])
+            if (one.kind, one.episode) == (job.kind, job.episode)
+        ]
+        return f"{failed[-1].error}: {failed[-1].message}" if failed else "worker_lost"
 
     def ended(self, folded: int) -> Outcome | None:
         """How the run has ended, once nothing of it is left to do."""

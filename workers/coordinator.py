@@ -12,7 +12,7 @@ from events.errors import ChimeError, Unreachable, VersionGap
 from events.ids import Position, RunId
 from events.kinds import Noted
 from infra.leases import Leases
-from runtime.ports import Clock, EventLog, Intake, JobQueue, LogStore
+from runtime.ports import Clock, EventLog, Failures, Intake, JobQueue, LogStore
 from workers.conductor import Conductor, Control
 from workers.projector import Projector
 
@@ -44,6 +44,8 @@ class Ground:
     clock: Clock
     #: who we are, in leases: another name for each process
     holder: str
+    #: why jobs failed
+    failures: Failures | None = None
     #: take leases from others: for a queue that nobody else can fill
     by_force: bool = False
     #: starts a server of ours again where it has died
@@ -54,6 +56,7 @@ class Ground:
 class RunView:
     """What a run looks like from its coordinator, after each round."""
 
+    run: RunId
     conductor: Conductor
     projector: Projector
     #: whether we coordinate the run; else another process does
@@ -69,7 +72,7 @@ class RunCoordinator:
         self._events, self._ground, self._clock = log, ground, ground.clock
         self._on_round = on_round
         self._lease = ground.leases.of(log.run, ground.holder, by_force=ground.by_force)
-        self.conductor = Conductor(log, ground.queue)
+        self.conductor = Conductor(log, ground.queue, ground.failures)
         self.projector = Projector(log)
         self._position = Position(0)
         self._term: int | None = None
@@ -98,6 +101,7 @@ class RunCoordinator:
             if self._on_round:
                 self._on_round(
                     RunView(
+                        run=self._events.run,
                         conductor=self.conductor,
                         projector=self.projector,
                         acting=self._term is not None,
@@ -147,11 +151,15 @@ class RunCoordinator:
             await self._look_after_jobs()
 
     async def _read(self) -> None:
+        before = self.conductor.control
         async for page in self._events.pages(self._position):
             for recorded in page:
                 self.conductor.see(recorded)
                 self.projector.see(recorded)
                 self._position = recorded.position
+        if (now := self.conductor.control) != before and now != "finished":
+            reason = self.conductor.reason
+            _log.warning(f"run_{now}", run_id=self._events.run, reason=reason)
 
     async def _look_after_jobs(self) -> None:
         if lost := await self.conductor.lost():
@@ -250,12 +258,12 @@ class Coordinator:
                     runs = [run for run in await self._store.runs() if run not in aside]
                 except Unreachable as error:
                     _log.warning("runs_not_listed", reason=str(error))
-                    runs = []
-                self._serving.intersection_update(runs)  # one that was deleted may come again under its name
-                for run in runs:
-                    if run not in self._serving:
-                        self._serving.add(run)
-                        tasks.start_soon(self._serve_run, run)
+                else:
+                    self._serving.intersection_update(runs)  # one that was deleted may come again under its name
+                    for run in runs:
+                        if run not in self._serving:
+                            self._serving.add(run)
+                            tasks.start_soon(self._serve_run, run)
                 await self._clock.sleep(_RUNS_S)
 
     async def _serve_run(self, run: RunId) -> None:

@@ -2,7 +2,6 @@
 
 import os
 import platform
-import re
 import shutil
 import sys
 import time
@@ -28,8 +27,11 @@ from infra.ownership import conflicts
 from infra.redis_client import connected, durability, our_errors, redacted
 from infra.redis_log import RedisLogStore
 from infra.redis_server import binaries, running
+from infra.rq_queue import RqQueue
 from workers.configuration import ROLES, Configuration
 from workers.layers import Resolved
+from workers.views.runs import run_row
+from workers.views.standing import FINISHED
 
 Status = Literal["ok", "warn", "fail"]
 
@@ -42,7 +44,6 @@ _CLOCK_S = 5.0
 #: no clock that is right is before this year
 _YEAR = 2025
 _OLDEST_PYTHON = (3, 11)
-_JOB = re.compile(r":rq:job:(?:act|diagnose)-(.+)-\d+-\d+$")
 
 
 class Row(Struct, frozen=True, kw_only=True):
@@ -146,7 +147,7 @@ async def _server(url: str, prefix: str, *, own_server: bool) -> AsyncIterator[R
             else:
                 yield Row(check="redis", status="ok", detail=f"{detail}, nothing acknowledged can be lost")
             yield await _server_clock(redis, where)
-            yield await _leftovers(redis, prefix, where)
+            yield await _leftovers(url, prefix, RedisLogStore(redis, prefix, SystemClock(), where))
     except ChimeError as error:
         fix = "start it, or correct CHIME_REDIS_URL; without it Chime starts a server of its own"
         yield Row(check="redis", status="fail", detail=str(error), fix=fix)
@@ -164,20 +165,15 @@ async def _server_clock(redis: Redis, where: str) -> Row:
     return Row(check="clock of redis", status="ok", detail=detail)
 
 
-async def _leftovers(redis: Redis, prefix: str, where: str) -> Row:
-    """Jobs of runs whose log is gone: a deletion that was cut short, or a log that was lost."""
-    runs = set(await RedisLogStore(redis, prefix, SystemClock(), where).runs())
-    lost: dict[str, int] = {}
-    with our_errors(where):
-        async for key in redis.scan_iter(match=f"{prefix}:rq:job:*", count=1000):
-            found = _JOB.search(key.decode())
-            if found and found[1] not in runs:
-                lost[found[1]] = lost.get(found[1], 0) + 1
-    if lost:
-        first = min(lost)
-        detail = f"{sum(lost.values())} jobs of {len(lost)} runs without a log"
-        return Row(check="queue keys", status="warn", detail=detail, fix=f"chime run delete {first} --force")
-    return Row(check="queue keys", status="ok", detail=f"{len(runs)} runs, no jobs of others")
+async def _leftovers(url: str, prefix: str, store: RedisLogStore) -> Row:
+    """What rq keeps that belongs to nobody: jobs of runs that are finished or gone, records of workers that died."""
+    runs = [run_row(seen) for seen in await store.overview()]
+    async with RqQueue(url, prefix) as queue:
+        found = await queue.orphans({row.run for row in runs if row.status not in FINISHED}, dry_run=True)
+    if found:
+        detail = f"{len(found.jobs)} jobs and {len(found.workers)} workers in the queues belong to nobody"
+        return Row(check="queue keys", status="warn", detail=detail, fix="chime ops orphans")
+    return Row(check="queue keys", status="ok", detail=f"{len(runs)} runs, nothing of others")
 
 
 def _rq() -> Row:

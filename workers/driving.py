@@ -117,6 +117,7 @@ def grounded(
         queue=queue,
         leases=there.leases,
         intake=there.intake(depths, marks),
+        failures=there.failures,
         clock=clock,
         holder=f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}",
         by_force=by_force,

@@ -4,6 +4,7 @@ import shutil
 from dataclasses import dataclass, field
 
 from events.ids import RunId
+from runtime.gate import MEANT
 from runtime.ports import Clock
 from runtime.statistics import wilson
 from workers.coordinator import RunView
@@ -12,8 +13,6 @@ from workers.terminal import clipped, printable
 
 #: how often a line is printed where none can be kept current, seconds
 _EVERY_S = 10.0
-#: reasons for a degraded diagnosis that are no fault: nobody was to judge
-_MEANT = frozenset({"frozen", "gate_off", "unscored"})
 #: how often the current line is drawn anew, seconds
 _REDRAW_S = 0.1
 
@@ -25,7 +24,7 @@ def told(view: RunView) -> str:
     rate = wilson(sum(scores), len(scores))
     sizes = view.projector.state.banks.sizes()
     labels = " ".join(f"{name} {count}" for name, count in sorted(progress.labels.items()))
-    unjudged = sum(count for reason, count in progress.degraded.items() if reason not in _MEANT)
+    unjudged = sum(count for reason, count in progress.degraded.items() if reason not in MEANT)
     parts = [
         f"{progress.folded}/{view.conductor.total}",
         f"success {rate.estimate:.0%} [{rate.low:.0%}, {rate.high:.0%}]" if scores else "success -",
@@ -34,8 +33,18 @@ def told(view: RunView) -> str:
         f"degraded {unjudged}" if unjudged else "",
         f"abandoned {progress.abandoned}" if progress.abandoned else "",
         f"calls {progress.calls}",
+        _waits_for(view),
     ]
     return "  ".join(part for part in parts if part)
+
+
+def _waits_for(view: RunView) -> str:
+    """Why nothing new begins, where that is so."""
+    if view.conductor.control == "paused":
+        return f"paused: {view.conductor.reason} (chime ops resume {view.run})"
+    if view.intake is not None:
+        return f"waits for room: {view.intake}"
+    return "" if view.acting else "another process coordinates it"
 
 
 @dataclass(slots=True)

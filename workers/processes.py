@@ -28,7 +28,7 @@ GRACE_S = 15.0
 #: a worker that fails this often in a row has a cause that starting again does not cure
 _FAILURES = 3
 #: one that has worked for this long did not fail at its start, seconds
-_STEADY_S = 60.0
+_STEADY_S = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,9 @@ async def _kept(child: Child, environment: Mapping[str, str], log: TextIO | None
             code = await process.wait()
         finally:
             await _ended(process)
-        failures = 1 if anyio.current_time() - began >= _STEADY_S else failures + 1
+        if code <= 0 or anyio.current_time() - began >= _STEADY_S:
+            failures = 0  # asked to end, killed, or at work for long: not a fault that starting again repeats
+        failures += code > 0
         if failures >= _FAILURES:
             raise Unreachable(f"a {child.kind} worker ended {failures} times in a row, last with exit code {code}")
         _log.warning("worker_restarted", worker=child.kind, exit_code=code)

@@ -63,6 +63,7 @@ from infra.blobs import FolderBlobs
 from infra.calls import MemoryCalls, RecordedCalls
 from infra.clock import SystemClock
 from infra.environments.toy import Toy
+from infra.failures import LocalFailures
 from infra.intake import OpenIntake
 from infra.leases import LocalLeases
 from infra.list_log import ListLogStore
@@ -170,7 +171,8 @@ class MadeRun:
         diagnosed = Diagnosed(
             success=success, label=label, confidence_e4=8000,
             retrieved=RetrievedIds(planning=chosen["planning"], execution=chosen["execution"]),
-            misleading=list(misleading), misleading_dropped=0,
+            misleading=[one for one in misleading if one in chosen["planning"] + chosen["execution"]],
+            misleading_dropped=0,
             experiences=StageExperiences(planning=new, execution=new), merge_proposals=MergeProposals(),
             degraded=None, usage=USAGE, calls=[f"{stream}/gate/1"],
         )  # fmt: skip
@@ -265,11 +267,14 @@ class _Engine(Engine):
         return self._asked
 
 
-def grounded_here(queue: JobQueue, *, clock: Any = None, leases: Any = None, holder: str = "") -> Ground:
+def grounded_here(
+    queue: JobQueue, *, clock: Any = None, leases: Any = None, failures: Any = None, holder: str = ""
+) -> Ground:
     """What one coordinator of this process stands on; each one has a name of its own unless it is given."""
     clock = clock or SystemClock()
     return Ground(
-        queue=queue, leases=leases or LocalLeases(clock.monotonic), intake=OpenIntake(), clock=clock,
+        queue=queue, leases=leases or LocalLeases(clock.monotonic), intake=OpenIntake(),
+        failures=failures or LocalFailures(clock), clock=clock,
         holder=holder or uuid4().hex,
     )  # fmt: skip
 

@@ -21,11 +21,9 @@ from workers.sources import server
 from workers.terminal import clipped
 from workers.views.operations import Standing, standing
 from workers.views.runs import run_row
+from workers.views.standing import FINISHED
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-#: outcomes after which nothing is left to do to a run
-_FINISHED = ("completed", "stopped", "failed")
 
 
 def by_whom(function: F) -> F:
@@ -142,7 +140,7 @@ async def _say(
     async with server(invocation) as there:
         log = await there.existing(run)
         row = next(row for seen in await there.store.overview() if (row := run_row(seen)).run == log.run)
-        if row.status in _FINISHED:
+        if row.status in FINISHED:
             raise BadInput(f"run {run} is finished ({row.status}): there is nothing to {action}")
         if row.status == "cancelled" and action in ("pause", "resume"):
             raise BadInput(f"run {run} is cancelled, which is for good; chime memory fork {run} goes on from its banks")
@@ -254,7 +252,7 @@ def orphans(invocation: Invocation, author: str | None, reason: str, dry_run: bo
     async def work() -> dict[str, list[str]]:
         async with server(invocation) as there, _queue(there) as queue:
             rows = map(run_row, await there.store.overview())
-            served = {row.run for row in rows if row.status not in _FINISHED}
+            served = {row.run for row in rows if row.status not in FINISHED}
             found = await queue.orphans(served, dry_run=dry_run)
             if found and not dry_run:
                 target = f"{len(found.jobs)} jobs, {len(found.workers)} workers"

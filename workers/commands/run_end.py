@@ -14,10 +14,8 @@ from workers.connections import START, Server
 from workers.invocation import Invocation, chime_command, run_async
 from workers.run_stream import tell
 from workers.sources import server
+from workers.views.standing import FINISHED
 from workers.views.summary import Summary, summarized
-
-#: outcomes after which nothing is left to do
-_FINISHED = ("completed", "stopped", "failed")
 
 
 @chime_command("cancel", short_help="End a run for good; its log and banks stay.")
@@ -34,7 +32,7 @@ def cancel(invocation: Invocation, run: str, reason: str, dry_run: bool) -> None
         async with server(invocation) as there:
             log = await there.existing(run)
             before = (await summarized(invocation.configuration.prices, log)).summary()
-            if before.status in _FINISHED:
+            if before.status in FINISHED:
                 raise BadInput(f"run {run} is finished already ({before.status})")
             if dry_run:
                 return before, False
@@ -83,7 +81,7 @@ def delete(invocation: Invocation, run: str, dry_run: bool, force: bool) -> None
                 # With --force also what a deletion that was cut short has left: no log, but bodies or jobs.
                 log = await there.existing(run)
                 status = (await summarized(invocation.configuration.prices, log)).summary().status
-                if status not in _FINISHED and not dry_run:
+                if status not in FINISHED and not dry_run:
                     raise BadInput(f"run {run} is {status}; cancel it first (chime run cancel {run}), or add --force")
             async with RqQueue(there.url, there.prefix) as queue:
                 counts = {"queue keys": await queue.forget(target, dry_run=dry_run)}

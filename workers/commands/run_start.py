@@ -20,6 +20,7 @@ from infra.model_list import owner_of
 from infra.ownership import assert_sole_owner
 from infra.rehearsal import LABEL, OWNER
 from runtime.errors import RunStopped
+from runtime.gate import FAULTS
 from runtime.ports import Environment, EventLog
 from workers.conductor import Control
 from workers.configuration import ROLES
@@ -201,7 +202,11 @@ def _driven(invocation: Invocation, run: RunId, given: Mapping[str, Any], choice
     if ended.control == "stopped":
         raise RunStopped("stopped", f"run {run} stopped: {ended.reason}. Go on with: chime run resume {run}")
     output.line(f"next: chime run show {run}, chime memory list {run}, chime log verify {run}")
-    return 1 if summary.abandoned else 0
+    told = [f"{summary.abandoned} abandoned"] if summary.abandoned else []
+    told += [f"{count} not judged ({reason})" for reason, count in summary.degraded.items() if reason in FAULTS]
+    if told:
+        output.note(f"finished with failures: {', '.join(told)}; chime episode list {run} names the episodes")
+    return 1 if told else 0
 
 
 async def _drive(invocation: Invocation, run: RunId, given: Mapping[str, Any], choice: Choice | None) -> Ended:
