@@ -109,7 +109,8 @@ def load_prompts(own: Mapping[str, Path] | None = None) -> Prompts:
         try:
             text = (own[name] if name in own else packaged / f"{name}.md").read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise BadInput(f"prompt {name}: cannot read {own.get(name, name)}: {error}") from error
+            reason = error.strerror if isinstance(error, OSError) else f"it is not UTF-8 at byte {error.start}"
+            raise BadInput(f"prompt {name}: cannot read {own.get(name, name)}: {reason}") from error
         prompts[name] = parse_prompt(name, text)
     return Prompts(prompts)
 

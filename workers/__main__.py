@@ -7,6 +7,7 @@ import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from importlib.metadata import version
 from typing import Any
 
@@ -43,6 +44,7 @@ _MACHINE: dict[int, tuple[int, str]] = {
     errno.EADDRINUSE: (USAGE, "this port is in use; name another one"),
     errno.ENAMETOOLONG: (USAGE, "this name is too long"),
 }
+_CLICKS_HINT = "Did you mean"
 #: numpy's linear algebra runs in one thread: more cost more than they bring at these sizes, and workers share the cores
 _ONE_THREAD = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 
@@ -69,13 +71,21 @@ def chime() -> None:
     """
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; its exit code. Only --debug shows a traceback."""
+def _prepare() -> None:
+    """What holds for the whole process: its threads, its streams, where it finds a user's own modules."""
     for name in _ONE_THREAD:
         os.environ.setdefault(name, "1")
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever started us (`>&-`): nobody listens
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, PTH123 - for the process's life
     if "" not in sys.path:
         # A user's own `module:Class` is found in the working folder: last, so that nothing there hides a part of ours.
         sys.path.append("")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; its exit code. Only --debug or CHIME_DEBUG shows a traceback."""
+    _prepare()
     given = list(sys.argv[1:] if arguments is None else arguments)
     own = given[: given.index("--")] if "--" in given else given
     context: click.Context | None = None
@@ -91,12 +101,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return code if isinstance(code, int) else OK
     except BrokenPipeError:
         # The reader of our output went away (`chime ... | head`): nothing to say, and nowhere to say it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _forget_stdout()
         return PIPE_CLOSED
     except BaseException as error:  # noqa: BLE001 - the outermost place: every error becomes a line and a code here
-        if "--debug" in own:
+        if "--debug" in own or os.environ.get("CHIME_DEBUG", "").lower() not in ("", "0", "false", "no"):
             traceback.print_exc()
-        return _report(error, as_json="--json" in own, output=context.obj if context else None)
+        try:
+            return _report(error, as_json="--json" in own, output=context.obj if context else None)
+        except OSError:  # stdout takes no envelope either: a full disk, a reader that left
+            _forget_stdout()
+            return explained(error)[2]
+
+
+def _forget_stdout() -> None:
+    """What could not be written is given up, so that the interpreter does not try again at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _report(error: BaseException, *, as_json: bool, output: Any = None) -> int:
@@ -141,6 +160,9 @@ def explained(error: BaseException) -> tuple[str, str, int]:
 
 def _sentence(error: click.ClickException) -> str:
     message = " ".join(error.format_message().split()).removesuffix(".")
+    if isinstance(error, click.NoSuchOption) and error.possibilities:
+        close = get_close_matches(error.option_name, error.possibilities, n=1, cutoff=0.5) or error.possibilities
+        message = f"{message.partition(_CLICKS_HINT)[0].rstrip('. (')}; did you mean {' or '.join(close)}?"
     return message[:1].lower() + message[1:]
 
 

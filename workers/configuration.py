@@ -6,11 +6,14 @@ A role's settings that are not given are those of `[models]`.
 
 import re
 from collections.abc import Mapping
+from math import inf
 from typing import Any, Literal, get_args
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
+from events import policies
 from events.errors import BadInput
 from events.parameters import Parameters
 from runtime.ports import Role
@@ -19,6 +22,10 @@ from runtime.settings import MAX_TOKENS, EndpointSettings, EpisodeSettings, Inta
 
 ROLES: tuple[Role, ...] = get_args(Role)
 
+#: more of anything is a slip of the finger
+_MANY = 1_000_000_000
+#: seeds go through JSON and other languages
+_SEED = 2**63 - 1
 #: the longest name of an environment variable that can be one and not a key
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 
@@ -190,31 +197,51 @@ def check(configuration: Configuration) -> None:
     Raises:
         BadInput: one is not; the message begins with its dotted name.
     """
-    run, episode = configuration.run, configuration.episode
+    run, episode, policy = configuration.run, configuration.episode, configuration.policy
     for name, fits, range_ in (
         ("run.concurrency", 1 <= run.concurrency <= 10_000, "1 to 10000"),
-        ("run.lag", run.lag in ("auto", "latest") or (isinstance(run.lag, int) and run.lag >= 1), "1 or more"),
-        ("run.epochs", run.epochs >= 1, "1 or more"),
+        ("run.lag", isinstance(run.lag, str) or 1 <= run.lag <= _MANY, f"1 to {_MANY}, auto or latest"),
+        ("run.epochs", 1 <= run.epochs <= _MANY, f"1 to {_MANY}"),
+        ("run.ordering_seed", abs(run.ordering_seed) <= _SEED, "a 63-bit integer"),
         ("run.slots", 1 <= run.slots <= 10_000, "1 to 10000"),
-        ("episode.max_steps", episode.max_steps >= 1, "1 or more"),
-        ("episode.max_errors", episode.max_errors >= 1, "1 or more"),
-        ("episode.budget_s", episode.budget_s > 0, "above 0"),
-        ("episode.trajectory_chars", episode.trajectory_chars >= 1000, "1000 or more"),
-        ("episode.environment_attempts", episode.environment_attempts >= 1, "1 or more"),
+        ("policy.top_k", policy.parameters.top_k <= policy.parameters.top_n,
+         f"at most policy.top_n, which is {policy.parameters.top_n}"),
+        ("episode.max_steps", 1 <= episode.max_steps <= _MANY, f"1 to {_MANY}"),
+        ("episode.max_errors", 1 <= episode.max_errors <= _MANY, f"1 to {_MANY}"),
+        ("episode.budget_s", 0 < episode.budget_s < inf, "a number above 0"),
+        ("episode.seed", abs(episode.seed) <= _SEED, "a 63-bit integer"),
+        ("episode.trajectory_chars", 1000 <= episode.trajectory_chars <= _MANY, f"1000 to {_MANY}"),
+        ("episode.environment_attempts", 1 <= episode.environment_attempts <= _MANY, f"1 to {_MANY}"),
         ("intake.memory", 0 < configuration.intake.memory <= 1, "above 0, at most 1"),
-        ("intake.disk_mib", configuration.intake.disk_mib >= 0, "0 or more"),
-        ("intake.queue", configuration.intake.queue >= 1, "1 or more"),
+        ("intake.disk_mib", 0 <= configuration.intake.disk_mib <= _MANY, f"0 to {_MANY}"),
+        ("intake.queue", 1 <= configuration.intake.queue <= _MANY, f"1 to {_MANY}"),
         ("home", bool(configuration.home.strip()), "a folder"),
         ("redis.prefix", re.fullmatch(r"[A-Za-z0-9_.:-]{1,64}", configuration.redis.prefix) is not None,
          "1 to 64 of A-Z, a-z, 0-9 and _ . : -"),
     ):  # fmt: skip
         if not fits:
             raise BadInput(f"{name}: is out of its range; it must be {range_}")
+    if policy.name not in policies.names():
+        raise BadInput(f"policy.name: no policy {policy.name!r}; there is {', '.join(policies.names())}")
+    _check_address(configuration.redis.url)
     for section in ("models", *(f"roles.{role}" for role in ROLES)):
         _check_model(section, _section(configuration, section))
     for model, price in configuration.prices.items():
-        if min(price.input, price.output) < 0:
-            raise BadInput(f"prices.{model}: is out of its range; it must be 0 or more")
+        for part, value in (("input", price.input), ("output", price.output)):
+            if not 0 <= value < inf:
+                raise BadInput(f"prices.{model}.{part}: is out of its range; it must be a number, 0 or more")
+
+
+def _check_address(url: str) -> None:
+    # The address may hold a password, so it is not repeated.
+    if not url:
+        return
+    try:
+        scheme = urlsplit(url).scheme
+    except ValueError as error:
+        raise BadInput(f"redis.url: is no address: {str(error)[:1].lower()}{str(error)[1:]}") from error
+    if scheme not in ("redis", "rediss", "unix"):
+        raise BadInput("redis.url: must begin with redis://, rediss:// or unix://")
 
 
 def _section(configuration: Configuration, name: str) -> dict[str, Any]:
@@ -225,12 +252,12 @@ def _section(configuration: Configuration, name: str) -> dict[str, Any]:
 def _check_model(section: str, given: Mapping[str, Any]) -> None:
     for name, fits, range_ in (
         ("temperature", 0 <= given.get("temperature", 0) <= 2, "0 to 2"),
-        ("max_tokens", given.get("max_tokens", 0) >= 0, "0 (the role's own cap) or more"),
-        ("timeout_s", given.get("timeout_s", 1) > 0, "above 0"),
-        ("connect_timeout_s", given.get("connect_timeout_s", 1) > 0, "above 0"),
-        ("retries", given.get("retries", 0) >= 0, "0 or more"),
-        ("retry_base_s", given.get("retry_base_s", 0) >= 0, "0 or more"),
-        ("deadline_s", given.get("deadline_s", 1) > 0, "above 0"),
+        ("max_tokens", 0 <= given.get("max_tokens", 0) <= _MANY, f"0 (the role's own cap) to {_MANY}"),
+        ("timeout_s", 0 < given.get("timeout_s", 1) < inf, "a number above 0"),
+        ("connect_timeout_s", 0 < given.get("connect_timeout_s", 1) < inf, "a number above 0"),
+        ("retries", 0 <= given.get("retries", 0) <= _MANY, f"0 to {_MANY}"),
+        ("retry_base_s", 0 <= given.get("retry_base_s", 0) < inf, "a number, 0 or more"),
+        ("deadline_s", 0 < given.get("deadline_s", 1) < inf, "a number above 0"),
         ("stop_after", given.get("stop_after", 1) >= 1, "1 or more"),
         ("base_url", re.fullmatch(r"(https?://\S+)?", given.get("base_url", "")) is not None, "http:// or https://"),
     ):

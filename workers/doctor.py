@@ -1,6 +1,5 @@
 """What Chime needs, checked one by one: each row says how it is and what would put it right."""
 
-import os
 import platform
 import shutil
 import sys
@@ -29,6 +28,7 @@ from infra.redis_log import RedisLogStore
 from infra.redis_server import binaries, running
 from infra.rq_queue import RqQueue
 from workers.configuration import ROLES, Configuration
+from workers.home import fault
 from workers.layers import Resolved
 from workers.views.runs import run_row
 from workers.views.standing import FINISHED
@@ -95,15 +95,10 @@ def _configuration(resolved: Resolved) -> Row:
 
 
 def _home(home: Path) -> Row:
-    there = home
-    while not there.exists():
-        there = there.parent
-    if not there.is_dir():
-        fix = "name another folder with --home or CHIME_HOME"
-        return Row(check="home", status="fail", detail=f"{there} is a file", fix=fix)
-    if not os.access(there, os.W_OK | os.X_OK):
-        fix = "make it writable, or name another folder with --home or CHIME_HOME"
-        return Row(check="home", status="fail", detail=f"{there} is read-only", fix=fix)
+    if (wrong := fault(home)) is not None:
+        fix = "name a folder you can write with --home or CHIME_HOME"
+        return Row(check="home", status="fail", detail=f"{home} cannot be used: {wrong}", fix=fix)
+    there = next(one for one in (home, *home.parents) if one.exists())
     free = shutil.disk_usage(there).free
     detail = f"{home}{'' if there == home else ' (made when needed)'}, {free / (1 << 30):.1f} GiB free"
     if free < _LITTLE_SPACE:

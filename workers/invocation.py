@@ -64,7 +64,7 @@ class Invocation:
 
 _OPTIONS = (
     click.option("--json", "as_json", is_flag=True, help="Print one JSON envelope on stdout."),
-    click.option("--debug", is_flag=True, help="Show the traceback of an error."),
+    click.option("--debug", is_flag=True, help="Show the traceback of an error (as CHIME_DEBUG=1 does)."),
     click.option("--config", "config_file", metavar="FILE", help="Read FILE instead of ./chime.toml."),
     click.option("--preset", metavar="NAME", help="Other defaults: paper (Table 7)."),
     click.option(

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_origin
 from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from events.errors import BadInput, UnknownName
 from events.parameters import Parameters
+from workers import paths
 from workers.configuration import ROLES, Configuration, ModelDefaults, PolicySettings, Price, check
 from workers.presets import PRESETS
 
@@ -153,7 +154,7 @@ def resolve(flags: Flags, environment: Mapping[str, str], folder: Path) -> Resol
     origins = {key: one.origin for key, one in given.items()}
     configuration = _built(values, origins)
     base = file.parent if file is not None and origins["home"].kind == "file" else folder
-    home = (base / Path(configuration.home).expanduser()).absolute()
+    home = paths.at(base, configuration.home).absolute()
     recorded = {f"policy.{name}": value for name, value in configuration.policy.parameters.recorded().items()}
     return Resolved(configuration=configuration, values={**values, **recorded}, origins=origins, home=home, file=file)
 
@@ -214,12 +215,24 @@ def _typed(key: str, given: Given) -> object:
         # A file and a preset have types of their own; a variable or a flag is text.
         return msgspec.convert(value, kind, strict=given.origin.kind not in ("environment", "flag"))
     except msgspec.ValidationError as error:
-        reason = str(error)[:1].lower() + str(error)[1:]
-        raise BadInput(_placed(given.origin, f"{key}: {reason.replace('`', '')}")) from error
+        raise BadInput(_placed(given.origin, f"{key}: {_unfit(kind, value, str(error))}")) from error
+
+
+def _unfit(kind: Any, value: object, reason: str) -> str:
+    """Why `value` is none of the setting's: of settings with words, the words there are."""
+    members = (kind, *get_args(kind))
+    words = [str(word) for one in members if get_origin(one) is Literal for word in get_args(one)]
+    if words and isinstance(value, str):
+        number = ["an integer"] if int in members else []
+        return f"{value!r} is none of {', '.join([*number, *words])}"
+    return (reason[:1].lower() + reason[1:]).replace("`", "")
 
 
 def _placed(origin: Origin, message: str) -> str:
-    return f"{origin.detail or origin.kind}: {message}"
+    """`message`, which may begin with the setting's name, behind its place; a flag that is the name says it once."""
+    place = origin.detail or origin.kind
+    named = place.removeprefix("-s ") if origin.kind == "flag" else ""
+    return f"{place}: {message.removeprefix(f'{named}: ') if named else message}"
 
 
 def _known(key: str, place: str) -> str:
@@ -240,14 +253,25 @@ def _known(key: str, place: str) -> str:
 
 def nearest(key: str) -> str:
     """Which settings a mistyped one may stand for."""
-    close = get_close_matches(key, [*settings(), "preset"], n=1, cutoff=0.6)
-    same_leaf = [one for one in settings() if one.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1] and "roles." not in one]
-    best = same_leaf[:1] or close
-    return f"did you mean {best[0]}?" if best else "`chime config show` prints every one"
+    section, _, leaf = key.rpartition(".")
+    known = [one for one in (*settings(), "preset") if not one.startswith("roles.") or section.startswith("roles.")]
+    leaves = {one: one.rpartition(".")[2] for one in known}
+    here = [one for one in known if one.rpartition(".")[0] == section]
+    # The name counts, not the section before it, which makes every setting of a section alike.
+    for among in (here if section else [], known):
+        for one in among:
+            if leaves[one] == leaf:
+                return f"did you mean {one}?"
+        close = get_close_matches(leaf, [leaves[one] for one in among], n=1, cutoff=0.6)
+        if close:
+            return f"did you mean {next(one for one in among if leaves[one] == close[0])}?"
+    if section and here:
+        return f"[{section}] has {', '.join(leaves[one] for one in here)}"
+    return "`chime config show` prints every one"
 
 
 def _file_layer(named: str | None, folder: Path) -> tuple[Path | None, dict[str, Given]]:
-    path = folder / Path(named).expanduser() if named else folder / FILE
+    path = paths.at(folder, named or FILE)
     shown = named or FILE
     text = ""
     try:
@@ -316,8 +340,12 @@ def _environment_layer(environment: Mapping[str, str]) -> dict[str, Given]:
         if name in by_variable:
             layer[by_variable[name]] = Given(value, Origin("environment", name))
         elif name.startswith(sections):
-            close = get_close_matches(name, by_variable, n=1, cutoff=0.6)
-            hint = f"did you mean {close[0]}?" if close else "`chime config show` prints every setting"
+            section = next(one for one in sections if name.startswith(one))
+            same = {
+                variable.removeprefix(section): variable for variable in by_variable if variable.startswith(section)
+            }
+            close = get_close_matches(name.removeprefix(section), same, n=1, cutoff=0.6)
+            hint = f"did you mean {same[close[0]]}?" if close else "`chime config show` prints every setting"
             raise BadInput(f"environment variable {name} is no setting; {hint}")
     return layer
 

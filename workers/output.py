@@ -19,6 +19,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from events.errors import BadInput
+from workers import paths
 from workers.terminal import printable, printable_block
 
 #: version of the envelope
@@ -121,11 +123,16 @@ class Output:
     @staticmethod
     def write_file(file: str, text: str) -> None:
         """`text` as FILE of -o, whole or not at all."""
-        path = Path(file).expanduser()
+        path = paths.output(Path(), file)
+        if path.is_dir():
+            raise BadInput(f"{file}: this is a folder, not a file")
         unfinished = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             unfinished.write_text(text, encoding="utf-8")
             unfinished.replace(path)
+        except OSError as error:
+            error.filename, error.filename2 = file, None  # what the user wrote, not our name for it
+            raise
         finally:
             unfinished.unlink(missing_ok=True)
 

@@ -15,7 +15,9 @@ from infra.exported_bodies import ExportedBlobs, ExportedCalls
 from infra.list_log import ListLogStore
 from infra.segments import SegmentLog
 from runtime.ports import EventLog
+from workers import paths
 from workers.connections import START, Server, Source, connections
+from workers.home import opened as opened_home
 from workers.invocation import Invocation
 from workers.logs import quiet_logs
 
@@ -80,6 +82,8 @@ async def server(invocation: Invocation, *, making: bool = False) -> AsyncIterat
     redis, clock = configuration.redis, SystemClock()
     home = invocation.resolved.home
     if not redis.url and not making and not (home / "redis").is_dir():
+        if not home.is_dir() and (home.is_symlink() or home.exists()):
+            opened_home(home)  # says what is there in its place
         yield Server(
             store=ListLogStore(clock), blobs=FolderBlobs(home), calls=MemoryCalls(), url="", prefix=redis.prefix,
             where=f"home {home}",
@@ -110,7 +114,7 @@ def export_path(folder: Path, shown: str) -> Path:
     Raises:
         BadInput: there is none.
     """
-    path = folder / Path(shown).expanduser()
+    path = paths.at(folder, shown)
     if not path.exists():
         raise BadInput(f"{shown}: no such export; `chime log export RUN -o {shown}` writes one")
     return path

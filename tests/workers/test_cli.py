@@ -216,6 +216,46 @@ def test_tracebacks_only_with_debug(folder, capsys):
     assert "Traceback" in capsys.readouterr().err
 
 
+def test_tracebacks_by_variable(folder, capsys, monkeypatch):
+    """CHIME_DEBUG is --debug for every command, unless it says no."""
+    (folder / "chime.toml").write_text("x\n")
+    for value, shown in (("1", True), ("", False), ("0", False), ("false", False)):
+        monkeypatch.setenv("CHIME_DEBUG", value)
+        main(["config", "show"])
+        assert ("Traceback" in capsys.readouterr().err) is shown
+
+
+def test_one_form_of_hints(folder, capsys):
+    """A mistyped option is answered in the words in which a mistyped command is."""
+    main(["run", "list", "--jsn"])
+    assert capsys.readouterr().err.startswith("chime: no such option '--jsn'; did you mean --json? (see")
+    main(["config", "show", "--orign"])
+    assert "; did you mean --origin? (see" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["show", "--json"], ["show"], ["-s", "z=1", "--json"]])
+def test_a_disk_that_is_full(folder, arguments):
+    """A stdout that takes nothing more is one line and an exit code."""
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "workers", "config", *arguments],
+            env={**os.environ, "PYTHONPATH": str(PROJECT)}, stdout=full, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+    assert done.returncode == (2 if "-s" in arguments else 3)
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("chime: ")
+
+
+def test_standard_streams_that_are_closed(folder):
+    """Whoever closes stdout or stderr gets the exit code and nothing else."""
+    for redirection, arguments, code in ((">&-", "", 0), ("2>&-", "-s z=1", 2), (">&- 2>&-", "-s z=1 --json", 2)):
+        done = subprocess.run(
+            ["/bin/sh", "-c", f"exec {sys.executable} -m workers config show {arguments} {redirection}"],
+            env={**os.environ, "PYTHONPATH": str(PROJECT)}, capture_output=True, text=True,
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (code, "")
+
+
 def test_hostile_text_in_an_error_is_escaped(folder, capsys):
     """Control characters in what a user or file gave do not reach the terminal."""
     main(["config", "show", "-s", "policy.\x1b[31m=1"])

@@ -80,6 +80,23 @@ def test_missing_model_and_endpoint_say_what_to_set(tmp_path):
         ("a = \n", "chime.toml:1: invalid value"),
         ("[policy]\n\ntheta_merg = 1\n", "chime.toml:3: unknown setting 'policy.theta_merg'; did you mean policy."),
         ("theta_merge = 0.5\n", "chime.toml:1: unknown setting 'theta_merge'; did you mean policy.theta_merge?"),
+        ("[policy]\nzzz = 1\n", "unknown setting 'policy.zzz'; [policy] has name, lambda, alpha,"),
+        ("[polcy]\ntop_k = 1\n", "unknown setting 'polcy.top_k'; did you mean policy.top_k?"),
+        ("top_kk = 1\n", "unknown setting 'top_kk'; did you mean policy.top_k?"),
+        ("[roles.gate]\nmodell = 'x'\n", "unknown setting 'roles.gate.modell'; did you mean roles.gate.model?"),
+        ("[policy]\nname = 'zzz'\n", "chime.toml:2: policy.name: no policy 'zzz'; there is credit, outcome"),
+        ("[policy]\ntop_n = 2\n\n", "policy.top_k: is out of its range; it must be at most policy.top_n, which is 2"),
+        ("[run]\nlag = 'zz'\n", "chime.toml:2: run.lag: 'zz' is none of an integer, auto, latest"),
+        ("[log]\nlevel = 'loud'\n", "chime.toml:2: log.level: 'loud' is none of debug, info, warning, error"),
+        ("[models]\ntimeout_s = inf\n", "chime.toml:2: models.timeout_s: is out of its range"),
+        ("[models]\ntemperature = nan\n", "chime.toml:2: models.temperature: is out of its range"),
+        ("[episode]\nbudget_s = nan\n", "chime.toml:2: episode.budget_s: is out of its range"),
+        ("[run]\nordering_seed = 99999999999999999999\n", "chime.toml:2: run.ordering_seed: is out of its range"),
+        ("[run]\nepochs = 9999999999\n", "chime.toml:2: run.epochs: is out of its range; it must be 1 to 1000000000"),
+        ("[prices.m]\ninput = nan\noutput = 1\n", "chime.toml:2: prices.m.input: is out of its range"),
+        ("[redis]\nurl = 'redis://:secret@['\n", "chime.toml:2: redis.url: is no address"),
+        ("[redis]\nurl = 'localhost:6379'\n", "chime.toml:2: redis.url: must begin with redis://"),
+        ("home = '~nobody-of-that-name'\n", "no home folder of that name"),
         ("[policy]\ntheta_merge = 1.5\n", "chime.toml:2: policy parameter theta_merge is out of its range"),
         ("[policy]\ntop_k = true\n", "chime.toml:2: policy.top_k: expected"),
         ("[run]\nconcurrency = 'x'\n", "chime.toml:2: run.concurrency: expected int, got str"),
@@ -99,6 +116,13 @@ def test_a_bad_file_names_path_line_and_reason(tmp_path, text, message):
     with pytest.raises(BadInput) as error:
         resolved(tmp_path, text)
     assert message in str(error.value)
+    assert "secret" not in str(error.value)
+
+
+def test_a_flag_that_names_the_setting_says_it_once(tmp_path):
+    """What -s gives wrongly is named once, not once as a flag and again as a setting."""
+    with pytest.raises(BadInput, match=r"^-s run\.lag: 'zz' is none of"):
+        resolve(Flags(sets=("run.lag=zz",)), {}, tmp_path)
 
 
 def test_files_that_cannot_be_read(tmp_path):
@@ -117,7 +141,9 @@ def test_files_that_cannot_be_read(tmp_path):
     [
         ({"CHIME_RUN_CONCURRENCY": "many"}, "CHIME_RUN_CONCURRENCY: run.concurrency: expected int"),
         ({"CHIME_POLICY_THETA_MERG": "1"}, "did you mean CHIME_POLICY_THETA_MERGE?"),
-        ({"CHIME_RUN_LAG": "newest"}, "CHIME_RUN_LAG: run.lag"),
+        ({"CHIME_RUN_LAG": "newest"}, "CHIME_RUN_LAG: run.lag: 'newest' is none of an integer, auto, latest"),
+        ({"CHIME_POLICY_ZZZ": "1"}, "CHIME_POLICY_ZZZ is no setting; `chime config show` prints every setting"),
+        ({"CHIME_POLICY_TOPK": "1"}, "did you mean CHIME_POLICY_TOP_K?"),
     ],
 )
 def test_a_bad_variable_is_named(tmp_path, environment, message):

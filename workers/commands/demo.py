@@ -1,6 +1,7 @@
 """`chime demo`: the whole loop in a minute, without a key and without a server of yours."""
 
 from contextlib import suppress
+from math import inf
 
 import click
 
@@ -35,8 +36,8 @@ def demo(
     machinery and says nothing about real models. The runs stay in the home for `chime run list`.
     """
     assert_sole_owner()
-    if limit < 1 or seconds <= 0:
-        raise BadInput("--limit and --seconds must be above 0")
+    if limit < 1 or not 0 < seconds < inf:
+        raise BadInput("--limit and --seconds must be numbers above 0")
     invocation = invocation.with_flags({"bank.store": ("--bank", bank), "embedder.name": ("--embedder", embedder)})
     name = chosen_environment(environment, invocation)
     output = invocation.output

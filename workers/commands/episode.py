@@ -12,6 +12,7 @@ from events.ids import PROJECTOR_STREAM, episode_of, episode_stream
 from events.kinds import AnyEvent, Diagnosed, Executed, Folded, Planned, Retrieved, Scored
 from events.log import Recorded
 from infra.calls import CallRecord, answer_of, calls_of, messages_of
+from runtime.gate import MEANT
 from runtime.ports import ChatAnswer
 from runtime.task import Message
 from workers.connections import START, Source
@@ -20,9 +21,6 @@ from workers.output import Column, Output
 from workers.sources import opened, split_words
 from workers.terminal import clipped
 from workers.views.episodes import EpisodeRow, EpisodeRows, operation_name
-
-#: where nobody was to judge; anything else is a problem
-_NO_PROBLEM = (None, "frozen", "gate_off", "unscored")
 
 
 class Call(Struct, frozen=True, kw_only=True):
@@ -54,7 +52,7 @@ def list_episodes(invocation: Invocation, run: str | None, failed: bool, label: 
         for row in run_async(work)
         if not (failed and (row.success is not False or not row.valid))
         and (label is None or row.label == label)
-        and not (problems and row.problem in _NO_PROBLEM)
+        and not (problems and (row.problem is None or row.problem in MEANT))
     ]
     invocation.output.data(shown)
     invocation.output.table(
@@ -240,7 +238,8 @@ def _print_call(output: Output, call: Call) -> None:
     record = call.record
     output.line()
     failed = f"failed: {record.error}: {record.reason}" if record.error else record.finish_reason
-    output.line(f"call {record.id}  {record.role}  {record.model}  {record.latency_ms} ms  {failed}")
+    model = record.model or record.asked or "-"  # nobody answered a call that failed: the one that was asked
+    output.line(f"call {record.id}  {record.role}  {model}  {record.latency_ms} ms  {failed}")
     for message in call.messages:
         output.line(f"--- {message.get('role', '')}")
         content = message.get("content")

@@ -1,10 +1,9 @@
 """`chime init`."""
 
-from pathlib import Path
-
 import click
 
 from events.errors import BadInput
+from workers import paths
 from workers.invocation import Invocation, chime_command
 from workers.layers import FILE
 from workers.template import template
@@ -15,11 +14,13 @@ from workers.template import template
 @click.option("-o", "--output", "file", metavar="FILE", default=FILE, show_default=True, help="Write another file.")
 def init(invocation: Invocation, force: bool, file: str) -> None:
     """Write a chime.toml that holds every setting with its default, its meaning and the paper's symbol."""
-    path = invocation.folder / Path(file).expanduser()
+    path = paths.output(invocation.folder, file)
     try:
         with path.open("w" if force else "x", encoding="utf-8") as opened:
             opened.write(template())
     except FileExistsError as error:
+        if path.is_dir():
+            raise BadInput(f"{file} is a folder; name a file") from error
         raise BadInput(f"{file} exists; --force replaces it") from error
     invocation.output.data({"file": str(path)})
     invocation.output.line(f"wrote {file}; next: chime doctor, chime demo")

@@ -1,25 +1,28 @@
 """`chime log`: a run's log as others read it."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from events.codec import decode, export_line
-from events.errors import BadInput, FoldMismatch
+from events.errors import BadInput, FoldMismatch, UnknownName
 from events.fold import REPLAY_KINDS
 from events.ids import Position, run_id
 from events.kinds import AnyEvent, Diagnosed, Executed, Folded, Retrieved, RunStarted, Scored
 from events.log import Recorded
+from events.parameters import Given
 from events.verify import Verified, Verifier
 from infra.csv_rows import export_csv
 from infra.export import ExportReport, export_log
 from infra.log_import import ImportReport
 from infra.log_import import import_log as imported
+from workers import paths
 from workers.changes import print_changes
 from workers.connections import START, Source
 from workers.invocation import Invocation, chime_command, run_async
+from workers.layers import Flags
 from workers.output import Column, Output, json_text
+from workers.presets import PRESETS
 from workers.schema import kind_schema, kind_schemas
 from workers.sources import export_path, opened, server
 from workers.terminal import clipped
@@ -69,10 +72,12 @@ def export(invocation: Invocation, run: str | None, file: str | None, with_blobs
     as_csv = form == "csv" or (form is None and file is not None and file.endswith(".csv"))
     if file is None and (as_csv or with_blobs):
         raise BadInput(f"--{'format csv' if as_csv else 'with-blobs'} needs -o PATH")
+    if file is None and invocation.output.json:
+        raise BadInput("--json needs -o PATH here: without it the log goes to stdout, one JSON object a line")
     if as_csv and with_blobs:
         raise BadInput("a .csv holds rows only; export a folder for --with-blobs")
 
-    path = invocation.folder / Path(file).expanduser() if file is not None else None
+    path = paths.output(invocation.folder, file) if file is not None else None
 
     async def work() -> ExportReport | int:
         async with opened(invocation, run) as source:
@@ -240,8 +245,9 @@ def refold(invocation: Invocation, run: str | None, name: str | None) -> None:
     differs the result is off-policy: these diagnoses were made under the logged retrieval, so it says what the bank
     would hold, not how well an agent would do with it.
     """
-    given = _policy_settings(invocation.flags.sets)
-    refolding = Refolding(name or given.pop("name", None), given)
+    given = _policy_settings(invocation.flags)
+    preset_or_set = given.pop("name", None)
+    refolding = Refolding(name or (str(preset_or_set) if preset_or_set is not None else None), given)
 
     async def work() -> None:
         async with opened(invocation, run) as source:
@@ -274,10 +280,24 @@ def refold(invocation: Invocation, run: str | None, name: str | None) -> None:
         raise FoldMismatch(f"bank version {at}", "operations", "see above", "chime log verify names them")
 
 
-def _policy_settings(sets: Sequence[str]) -> dict[str, str]:
-    """What -s says about the policy; the rest of the configuration has no part in a refold."""
-    pairs = [one.partition("=") for one in sets]
-    return {key.strip()[7:]: value.strip() for key, _, value in pairs if key.strip().startswith("policy.")}
+def _policy_settings(flags: Flags) -> dict[str, Given]:
+    """What the preset and -s say about the policy: the rest of a configuration has no part in a refold.
+
+    Raises:
+        BadInput: -s with another setting, or without a value.
+        UnknownName: no such preset.
+    """
+    given: dict[str, Given] = {}
+    if flags.preset is not None:
+        if flags.preset not in PRESETS:
+            raise UnknownName("preset", flags.preset, PRESETS)
+        given |= {key[7:]: value for key, value in PRESETS[flags.preset].items() if key.startswith("policy.")}
+    for one in flags.sets:
+        key, sign, value = (part.strip() for part in one.partition("="))
+        if not sign or not key.startswith("policy."):
+            raise BadInput(f"-s {one}: a refold takes policy.NAME=VALUE only, such as policy.theta_merge=0.9")
+        given[key[7:]] = value
+    return given
 
 
 def _fold_row(name: str, fold: Fold) -> list[object]:

@@ -203,7 +203,8 @@ def _print_diff(output: Output, before: Banks, after: Banks, changes: list[ItemC
 def export(invocation: Invocation, run: str | None, at: str | None, file: str | None) -> None:
     """Write every live item with its vectors: one JSON object a line, first the origin, then items in id order.
 
-    The items are those of a `seeded` event: whole, and under ids that name RUN as their origin.
+    With --json and without -o they are one envelope. The items are those of a `seeded` event: whole, and under ids that
+    name RUN as their origin.
     """
 
     async def work() -> tuple[Banks, str, RunStarted]:
@@ -220,10 +221,14 @@ def export(invocation: Invocation, run: str | None, at: str | None, file: str | 
         "embedder": header.embedder,
         "items": len(banks),
     }
-    lines = [json_text(head_line), *(json_text(item) for item in seed_items(banks, run_id(origin)))]
+    items = seed_items(banks, run_id(origin))
+    lines = [json_text(head_line), *map(json_text, items)]
     text = "".join(f"{line}\n" for line in lines)
     if file is None:
-        invocation.output.raw(text)
+        if invocation.output.json:
+            invocation.output.data({**head_line, "items": items})
+        else:
+            invocation.output.raw(text)
         return
     invocation.output.write_file(file, text)
     invocation.output.data({"file": file, "run": origin, "version": banks.version, "items": len(banks)})

@@ -22,6 +22,7 @@ from infra.rehearsal.server import rehearsal_server
 from infra.rehearsal.truth import read_truths
 from infra.telemetry import configure
 from runtime.statistics import Interval
+from workers import paths
 from workers.connections import START
 from workers.invocation import Invocation, chime_command, run_async
 from workers.output import Column, Output
@@ -41,6 +42,8 @@ _RATES = {
     "reliability": "The gate's label is the planted truth.",
     "garbled": "The gate's first answer is no JSON.",
 }
+#: those that are no probability
+_RATE = {"helped": click.FLOAT}
 
 
 class Serving(Struct, frozen=True, kw_only=True):
@@ -60,8 +63,8 @@ def _rate_options(function: Callable[..., Any]) -> Callable[..., Any]:
     defaults = RehearsalSettings()
     for name, told in reversed(_RATES.items()):
         option = click.option(
-            f"--{name.replace('_', '-')}", name, type=float, default=getattr(defaults, name), show_default=True,
-            metavar="P", help=told,
+            f"--{name.replace('_', '-')}", name, type=_RATE.get(name, click.FloatRange(0, 1)),
+            default=getattr(defaults, name), show_default=True, metavar="P", help=told,
         )  # fmt: skip
         function = option(function)
     return function
@@ -99,7 +102,7 @@ def rehearse(
     configure(json=None if log.format == "auto" else log.format == "json", level=log.level, service="rehearsal")
     name = environment or "toy"
     if dumped is not None:
-        path = _file(invocation, dumped)
+        path = paths.output(invocation.folder, dumped)
         count = run_async(_dump, invocation, name, domains, path)
         invocation.output.data({"path": dumped, "tasks": count})
         invocation.output.line(f"wrote the answers of {count} tasks to {dumped}")
@@ -107,7 +110,7 @@ def rehearse(
 
     async def serve() -> None:
         key = read_key(_file(invocation, key_file)) if key_file else await _answers(invocation, name, domains)
-        side = _file(invocation, truth) if truth is not None else None
+        side = paths.output(invocation.folder, truth) if truth is not None else None
         with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             async with rehearsal_server(key, settings, port=port, truth=side) as base_url:
                 _told(invocation.output, base_url, key, settings, truth)
@@ -125,7 +128,7 @@ def _told(output: Output, base_url: str, key: AnswerKey, settings: RehearsalSett
 
 
 def _file(invocation: Invocation, shown: str) -> Path:
-    return invocation.folder / Path(shown).expanduser()
+    return paths.at(invocation.folder, shown)
 
 
 async def _answers(invocation: Invocation, name: str, domains: tuple[str, ...]) -> AnswerKey:

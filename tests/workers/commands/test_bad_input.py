@@ -24,7 +24,7 @@ READING = [
     ("episode", "show", "made", "0"), ("memory", "list", "made"), ("memory", "show", "made", "planning-0"),
     ("memory", "history", "made", "planning-0"), ("memory", "diff", "made", "--at", "0"), ("memory", "export", "made"),
     ("memory", "fork", "made", "--run", "new"), ("log", "list"), ("log", "verify", "made"), ("log", "tail", "made"),
-    ("log", "refold", "made"), ("log", "export", "made"),
+    ("log", "refold", "made"), ("log", "export", "made", "-o", "x.jsonl"),
 ]  # fmt: skip
 
 
@@ -57,6 +57,25 @@ def test_a_home_that_is_a_file(chime, folder, monkeypatch):
     chime("memory", "fork", "made", "--run", "new", "--home", "made", code=2)
     chime("env", "install", "bfcl", "--home", "made", code=2)
     assert "--home or CHIME_HOME" in only_line(chime)
+
+
+@pytest.mark.parametrize("command", ["list", "show"])
+def test_reading_from_a_home_that_cannot_be_one(chime, folder, monkeypatch, command):
+    """What lies in the place of a home is named, rather than taken for a home without runs."""
+    monkeypatch.delenv("CHIME_REDIS_URL")
+    (folder / "file").write_text("")
+    (folder / "link").symlink_to("nowhere")
+    for home, why in (("file", "is a file"), ("link", "is a link to nowhere, which is not there")):
+        body = chime.json("run", command, "--home", home, code=2)
+        assert why in body["error"]["message"]
+        assert why in only_line(chime)
+
+
+def test_a_prompt_that_cannot_be_read(chime):
+    """The file is named once."""
+    from_a_model = ("--model", "m", "--base-url", "http://127.0.0.1:1/v1", "--dry-run")
+    chime("run", "start", "toy", "--prompt", "planner=/nope", *from_a_model, code=2)
+    assert only_line(chime) == "chime: prompt planner: cannot read /nope: No such file or directory"
 
 
 def test_a_key_of_another_type(chime, redis_server, redis_prefix):
@@ -133,6 +152,14 @@ def test_output_that_cannot_be_written(chime, uploaded, made_run, folder):
     chime("memory", "export", "made", "-o", "nowhere/bank.jsonl", code=2)
     assert "nowhere" in only_line(chime)
     (folder / "there").mkdir()
+    for arguments in (
+        ("memory", "export", "made", "-o"), ("run", "export-config", "made", "-o"), ("log", "export", "made", "-o"),
+        ("init", "-o"), ("model", "rehearse", "--dump-key"),
+    ):  # fmt: skip
+        chime(*arguments, "nowhere/x", code=2)
+        assert "chime: nowhere/x: there is no folder" in only_line(chime)
     chime("memory", "export", "made", "-o", "there", code=2)
-    only_line(chime)
+    assert only_line(chime) == "chime: there: this is a folder, not a file"
+    chime("init", "-o", "there", code=2)
+    assert only_line(chime) == "chime: there is a folder; name a file"
     assert sorted(path.name for path in Path.cwd().iterdir()) == ["there"]

@@ -1,3 +1,13 @@
+import anyio
+import msgspec
+
+from events.ids import RunId
+from infra.blobs import RedisBlobs, put_messages
+from infra.calls import CallRecord, RedisCalls
+from infra.redis_client import connected
+from runtime.ports import TokenUsage
+
+
 def test_list_with_filters(chime, uploaded, made_run):
     """Episodes are listed in stream order; filters narrow them."""
     uploaded(made_run())
@@ -36,3 +46,30 @@ def test_prompts_of_a_run_without_calls(chime, uploaded, made_run):
     """--prompts lists the recorded calls; a run without any has none."""
     uploaded(made_run())
     assert chime.json("episode", "show", "made", "0", "--prompts")["data"]["calls"] == []
+
+
+def test_a_failed_call_names_the_model_that_was_asked(chime, uploaded, made_run, redis_server, redis_prefix):
+    """Nobody answered a call that failed, so the model that was asked stands there, and why it failed."""
+    uploaded(made_run())
+    run = RunId("made")
+
+    async def fail() -> None:
+        async with connected(redis_server.url) as redis:
+            blobs = RedisBlobs(redis, redis_prefix, "here")
+            record = CallRecord(
+                id="episode-0/planning/1", role="planner", model="", usage=TokenUsage(), latency_ms=7,
+                finish_reason="", messages=await put_messages(blobs, run, [{"role": "user", "content": "hello"}]),
+                request=await blobs.put(run, b"{}"), answer="", sha256="0" * 64, at="2026-01-01T00:00:00.000000Z",
+                error="refused", reason="no such model", asked="asked-model",
+            )  # fmt: skip
+            await RedisCalls(redis, redis_prefix, "here").put(run, f"{record.id} 0", msgspec.json.encode(record))
+
+    anyio.run(fail)
+    out = chime("episode", "show", "made", "0", "--prompts")
+    assert "planner  asked-model  7 ms  failed: refused: no such model" in out
+
+
+def test_problems_are_those_that_nobody_meant(chime, uploaded, made_run):
+    """An episode of a run that asks no gate is no problem for that."""
+    uploaded(made_run())
+    assert chime.json("episode", "list", "--problems")["data"] == []

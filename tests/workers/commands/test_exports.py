@@ -51,6 +51,18 @@ def test_export_as_rows(chime, uploaded, made_run, folder):
     assert [row["task_id"] for row in rows] == [f"task-{t}" for t in range(6)]
 
 
+def test_exports_on_stdout_as_an_envelope(chime, uploaded, made_run):
+    """--json without -o is one envelope for banks, and refused for a log, whose lines are JSON already."""
+    made = made_run()
+    uploaded(made)
+    data = chime.json("memory", "export", "made")["data"]
+    assert (data["run"], data["digest"], len(data["items"])) == ("made", made.banks.digest(), len(made.banks))
+    lines = chime("memory", "export", "made").splitlines()
+    assert [json.loads(line)["id"] for line in lines[1:]] == [item["id"] for item in data["items"]]
+    body = chime.json("log", "export", "made", code=2)
+    assert "-o PATH" in body["error"]["message"]
+
+
 def test_export_with_bodies(chime, uploaded, made_run, folder):
     """--with-blobs writes bodies along, and needs somewhere to write them."""
     uploaded(made_run())

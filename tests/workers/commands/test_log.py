@@ -48,6 +48,18 @@ def test_refold_with_other_parameters(chime, uploaded, made_run):
     chime("log", "refold", "made", "-s", "policy.theta_merge=2", code=2)
 
 
+def test_a_refold_takes_the_policy_only(chime, uploaded, made_run):
+    """A setting that has no part in a refold is refused, not ignored; a preset gives its policy."""
+    uploaded(made_run())
+    for one in ("run.lag=3", "models.temperature=1", "policy.theta_merge", "theta_merge=0.9"):
+        chime("log", "refold", "made", "-s", one, code=2)
+        assert f"-s {one}: a refold takes policy.NAME=VALUE only" in chime.err
+    chime("log", "refold", "made", "--preset", "papr", code=2)
+    assert chime.json("log", "refold", "made", "--preset", "paper")["data"]["off_policy"] is False
+    data = chime.json("log", "refold", "made", "--preset", "paper", "-s", "policy.name=outcome")["data"]
+    assert data["differs"] == {"name": ["credit", "outcome"]}
+
+
 def test_refold_as_recorded(chime, uploaded, made_run):
     """A refold without changes is exact: the same digest and no difference."""
     made = made_run()

@@ -95,8 +95,8 @@ def test_a_port_in_use_is_one_line(chime: Any) -> None:
         (["--key", "none.json"], "cannot read the answer key"),
         (["--key", "none.json", "--env", "toy"], "--key replaces"),
         (["--env", "nothing"], "toy"),
-        (["--reliability", "1.5"], "reliability is a probability"),
-        (["--truth", "no/truth.jsonl"], "cannot write the truth"),
+        (["--reliability", "1.5"], "'--reliability': 1.5 is not in the range"),
+        (["--truth", "no/truth.jsonl"], "no/truth.jsonl: there is no folder"),
     ],
 )
 def test_bad_input_is_one_line(chime: Any, arguments: list[str], said: str) -> None:
