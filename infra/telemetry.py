@@ -7,19 +7,21 @@ outcome, error.type, error.message, error.at, trace_id, span_id, replay, config_
 """
 
 import hashlib
+import json as json_format
 import logging
 import re
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any, TextIO
 
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 from typing_extensions import override
 
-from infra.redaction import redacted
+from infra.redaction import redacted, suspicious
 from runtime.ports import Job
 
 #: longer texts are bodies: their length and hash are logged instead, characters
@@ -108,7 +110,8 @@ def _processors(constants: Mapping[str, str]) -> list[Processor]:
 
 def _renderers(as_json: bool) -> list[Processor]:
     if as_json:
-        return [structlog.processors.JSONRenderer(sort_keys=False, ensure_ascii=False, default=str)]
+        written = json_format.JSONEncoder(ensure_ascii=False, default=str).encode
+        return [structlog.processors.JSONRenderer(lambda line, **_: written(line))]
     return [structlog.dev.ConsoleRenderer(colors=True, pad_event_to=32, sort_keys=False)]
 
 
@@ -132,7 +135,15 @@ def _spell_out_exception(_: WrappedLogger, __: str, event: EventDict) -> EventDi
 
 
 def _keep_secrets_and_bodies_out(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
-    return {key: _presentable(key, value, depth=0) for key, value in event.items()}
+    # Most lines hold names and numbers of ours only: one look at all of their texts together says so.
+    short = [value for value in event.values() if type(value) is str and len(value) <= BODY_CHARS]
+    harmless = not suspicious("\n".join(short))
+    return {
+        key: value
+        if harmless and type(value) is str and len(value) <= BODY_CHARS and not _is_secret(key)
+        else _presentable(key, value, depth=0)
+        for key, value in event.items()
+    }
 
 
 def _presentable(key: str, value: Any, depth: int) -> Any:
@@ -153,6 +164,7 @@ def _presentable(key: str, value: Any, depth: int) -> Any:
     return _short(str(value))
 
 
+@lru_cache(maxsize=1024)
 def _is_secret(key: str) -> bool:
     return _SECRET_KEY.search(key) is not None and _COUNTED.search(key) is None
 

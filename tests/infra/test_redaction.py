@@ -3,8 +3,11 @@
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from infra.redaction import redacted, redacted_strictly
+from infra import redaction
+from infra.redaction import redacted, redacted_strictly, suspicious
 
 HEX = "0123456789abcdef" * 2
 BASE64 = "dGhpcyBpcyBhIHZlcnkgbG9uZyBzZWNyZXQga2V5IHdpdGggMTIz"
@@ -78,3 +81,22 @@ def test_a_user_of_an_address_is_hidden() -> None:
 def test_names_paths_and_lines_stay(text: str) -> None:
     """An error that names a model is of use only with its name."""
     assert redacted_strictly(text) == text
+
+
+PIECES = [
+    "Bearer ", "BASIC ", "Authorization", "proxy-authorization: ", "x-api-key", "API key provided",
+    "pa\u017f\u017fword",
+    "passwd", "client_\u017fecret", "acce\u017fs_to\u212aen", "id_token", "?sig=", "&signature=", "?key=", "sk-", "rk-",
+    "hf_", "gho_", "github_pat_", "glpat-", "xoxb-", "gsk_", "nvapi-", "xai-", "r8_", "AIza", "AKIA", "ASIA", "eyJ",
+    "redis://", "https://u:p@h", ":", "=", " ", '"', "'", "\\", "@", "abcdefgh12345678", "A0" * 15, "\u0130", "K", "x",
+]  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=8).map("".join))
+def test_a_look_at_words_spares_no_secret(text: str) -> None:
+    """What is hidden is what every pattern over the whole text would hide, in whatever case it is written."""
+    everything = text
+    for _, pattern, replacement in redaction._SECRETS:
+        everything = pattern.sub(replacement, everything)
+    assert redacted(text) == everything
+    assert suspicious(text) or everything == text

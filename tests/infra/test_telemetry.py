@@ -140,6 +140,18 @@ def test_an_event_text_is_redacted_too(stream: io.StringIO) -> None:
     assert line(stream)["event"] == "cannot reach http://u:***@host/v1"
 
 
+def test_one_secret_among_harmless_facts_is_hidden(stream: io.StringIO) -> None:
+    """Wherever it stands in the line; the others stay as they are, and so does a line without any."""
+    facts = {"run_id": "r", "model": "m", "url": "http://h/v1"}
+    for place in ("first", "run_id", "last"):
+        structlog.get_logger("x").info("call", **{"first": "a", **facts, "last": "z", place: "sk-abcdefgh12345"})
+    structlog.get_logger("x").info("call", **facts)
+    *with_secret, harmless = lines(stream)
+    assert [each[place] for each, place in zip(with_secret, ("first", "run_id", "last"), strict=True)] == ["***"] * 3
+    assert all(each["model"] == "m" and each["url"] == "http://h/v1" for each in lines(stream))
+    assert harmless["run_id"] == "r"
+
+
 def test_bodies_are_logged_as_length_and_hash(stream: io.StringIO) -> None:
     """Long texts and bytes appear as their size and the start of their SHA-256; texts at the limit as they are."""
     body = "prompt " * 200
