@@ -25,6 +25,9 @@ from runtime.errors import StoreAway
 
 #: a connection's time to be made and to answer one command, seconds
 CONNECT_S, COMMAND_S = 5.0, 15.0
+#: of one client at once, where redis-py would refuse the 101st: each run that is waited on holds one, and every episode
+#: of a worker may ask at the same time; a server's own default
+CONNECTIONS = 10_000
 #: tries after the first, for a connection that broke: under a second; and those of a process that can only wait: 7 s
 RETRIES, PATIENT_RETRIES = 3, 10
 _PACKER = HiredisRespSerializer()
@@ -69,6 +72,7 @@ def client(url: str, retries: int = RETRIES) -> Redis:
             socket_timeout=COMMAND_S,
             retry=Retry(ExponentialBackoff(cap=1.0, base=0.05), retries),
             health_check_interval=30,
+            max_connections=CONNECTIONS,
         )
         # A parameter that is unknown would come out at the first command, as an error of another kind.
         pool = opened.connection_pool

@@ -15,7 +15,7 @@ from redis.asyncio import Connection
 
 from events.codec import draft
 from events.errors import BadInput, ChimeError, Unreachable
-from events.ids import RunId, StreamId, Version
+from events.ids import Position, RunId, StreamId, Version
 from events.kinds import Noted
 from infra.blobs import RedisBlobs
 from infra.clock import SystemClock
@@ -172,3 +172,17 @@ def test_commands_are_packed_as_redis_py_packs_them(url: str) -> None:
     ours = client(url).connection_pool.make_connection()
     theirs = Connection()
     assert b"".join(ours.pack_command(*arguments)) == b"".join(theirs.pack_command(*arguments))
+
+
+async def test_many_runs_are_waited_on_at_once(redis_server: Any, redis_prefix: str) -> None:
+    """More waits than redis-py has connections by default leave room for other commands."""
+    async with connected(redis_server.url) as redis:
+        store = RedisLogStore(redis, redis_prefix, SystemClock(), "here")
+        async with anyio.create_task_group() as tasks:
+            for number in range(150):
+                tasks.start_soon(store.open(RunId(f"r-{number}")).wait, Position(0), 30.0)
+            with anyio.fail_after(30):
+                while (await redis.info("clients"))["blocked_clients"] < 150:  # noqa: ASYNC110 - the server's state
+                    await anyio.sleep(0.01)
+            assert await store.runs() == []
+            tasks.cancel_scope.cancel()
