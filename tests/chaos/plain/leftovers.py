@@ -21,10 +21,18 @@ def of_processes(troupe: Troupe) -> None:
 
 
 def of_keys(troupe: Troupe) -> None:
-    """Beside the run's own keys and the lists, only what expires by itself and soon."""
+    """Beside the run's own keys and the lists, only what expires by itself and soon, once everybody has ended."""
+    assert not _keys(troupe), f"keys left over: {_keys(troupe)}"
+
+
+def of_jobs(troupe: Troupe) -> None:
+    """While the workers live on, nothing of the finished run's jobs is left before long."""
+    until(lambda: not [key for key in _keys(troupe) if f"-{RUN}-" in key], f"jobs are cleared away: {_keys(troupe)}")
+
+
+def _keys(troupe: Troupe) -> dict[str, int]:
     keys = {key: ttl for key, ttl in troupe.keys().items() if not key.startswith(f"{PREFIX}:{{{RUN}}}:")}
-    left = {key: ttl for key, ttl in keys.items() if key not in _LISTS and not 0 <= ttl <= _EXPIRES_S}
-    assert not left, f"keys left over: {left}"
+    return {key: ttl for key, ttl in keys.items() if key not in _LISTS and not 0 <= ttl <= _EXPIRES_S}
 
 
 def _files(folder: Path) -> list[str]:

@@ -193,6 +193,15 @@ class Troupe:
 
         anyio.run(work)
 
+    def begin_and_die(self, *, limit: int, concurrency: int, lag: int) -> None:
+        """As `begin`, by a `chime run start` that is killed as soon as the run is there, its workers with it."""
+        numbers = ("--limit", str(limit), "--concurrency", str(concurrency), "--lag", str(lag))
+        model = ("--base-url", self.endpoint.url, "--model", MODEL)
+        started = self._process(("run", "start", "toy", *model, *numbers, "--run", RUN), self.folder / "said" / "start")
+        until(self.length, "the run is begun")
+        started.kill()
+        started.wait()
+
     def log(self) -> list[Recorded]:
         """Every event that the server has, read past the line."""
 
