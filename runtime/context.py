@@ -8,7 +8,6 @@ from msgspec import Struct
 from events.codec import decode
 from events.ids import RunId, Stage, StreamId, Version
 from events.kinds import AnyEvent, Evaluator, Executed, Planned, Retrieved, RunConfig, Scored
-from events.log import Recorded
 from events.parameters import Parameters
 from runtime.planners import Planner
 from runtime.ports import BankReader, Blobs, ChatModel, Clock, Embedder, Environment, EventLog
@@ -50,9 +49,8 @@ class Context:
 
 
 class Progress(Struct, frozen=True, kw_only=True):
-    """One episode as its stream stands."""
+    """One episode as its stream stands: its events in order, from version 1."""
 
-    recorded: list[Recorded]
     events: list[AnyEvent]
 
     def retrieved(self, stage: Stage) -> Retrieved | None:
@@ -76,14 +74,13 @@ class Progress(Struct, frozen=True, kw_only=True):
 
     @property
     def ended(self) -> bool:
-        return bool(self.recorded) and self.recorded[-1].kind in ENDINGS
+        return bool(self.events) and self.events[-1].KIND in ENDINGS
 
     @property
     def next_version(self) -> Version:
-        return Version(len(self.recorded) + 1)
+        return Version(len(self.events) + 1)
 
 
 async def progress(log: EventLog, stream: StreamId) -> Progress:
     """The episode as the log has it."""
-    recorded = await log.read_stream(stream)
-    return Progress(recorded=recorded, events=[decode(one) for one in recorded])
+    return Progress(events=[decode(one) for one in await log.read_stream(stream)])

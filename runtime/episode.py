@@ -2,7 +2,7 @@
 
 retrieved (planning) | planned + retrieved (execution) | executed + scored | diagnosed. A bar is an append: a job reads
 the episode's stream, does what is missing and goes on from whatever is stored, its own event or that of another worker
-that was faster. So a job that runs twice leaves one event of each.
+that was faster. So a job that runs twice leaves one event of each. What a job has just written itself it need not read.
 """
 
 import json
@@ -15,7 +15,7 @@ import structlog
 from msgspec.structs import replace
 
 from events.bank import Item
-from events.codec import canonical, draft
+from events.codec import canonical, clean_text, decode, draft, recorded
 from events.errors import Mismatch
 from events.ids import RUN_STREAM, STAGES, BankVersion, Stage, episode_stream, event_id
 from events.kinds import (
@@ -96,7 +96,7 @@ async def act(job: Job, ctx: Context) -> None:
         opening = await lease.open()
         while True:
             if at.retrieved("planning") is None:
-                await stage.append(at, [await stage.recalled("planning", _planning_query(stage.task, opening))])
+                at = await stage.append(at, [await stage.recalled("planning", _planning_query(stage.task, opening))])
             elif at.planned is None:
                 try:
                     planned = await stage.planned(at, opening)
@@ -104,13 +104,12 @@ async def act(job: Job, ctx: Context) -> None:
                     await stage.append(at, [stage.unplanned(error)])
                     return
                 query = _execution_query(opening, planned.plan)
-                await stage.append(at, [planned, await stage.recalled("execution", query)])
+                at = await stage.append(at, [planned, await stage.recalled("execution", query)])
             elif at.retrieved("execution") is None:
                 query = _execution_query(opening, at.planned.plan)
-                await stage.append(at, [await stage.recalled("execution", query)])
+                at = await stage.append(at, [await stage.recalled("execution", query)])
             else:
-                await stage.append(at, await stage.executed(at, lease, opening))
-            at = await stage.progress()
+                at = await stage.append(at, await stage.executed(at, lease, opening))
             if at.ended or at.executed is not None:
                 return
 
@@ -155,17 +154,33 @@ class _Stages:
     async def progress(self) -> Progress:
         return await progress(self._ctx.log, self.stream)
 
-    async def append(self, at: Progress, events: Sequence[AnyEvent]) -> None:
-        """Put `events` behind `at`, each caused by the one before; one log line for each that this job wrote."""
-        first = at.next_version
-        cause = at.recorded[-1].id if at.recorded else event_id(self._ctx.run, RUN_STREAM, 1)
+    async def append(self, at: Progress, events: Sequence[AnyEvent]) -> Progress:
+        """Put `events` behind `at`, each caused by the one before; the episode as it stands then.
+
+        One log line for each of them, unless another event was there.
+        """
+        run, first = self._ctx.run, at.next_version
+        cause = event_id(run, self.stream, first - 1) if at.events else event_id(run, RUN_STREAM, 1)
         origin = Origin(cause=cause, attempt=self._job.attempt)
-        result = await self._ctx.log.append(self.stream, first, [draft(event) for event in events], origin)
+        drafts = [draft(event) for event in events]
+        result = await self._ctx.log.append(self.stream, first, drafts, origin)
         if isinstance(result, Taken):
             self._log.info("superseded", seq=result.stored.version, stage=result.stored.kind)
-            return
+            return await self.progress()
         for version, event in enumerate(events, first):
             self._log.info(event.KIND, seq=version, duration_ms=self._lap(), **_facts(event))
+        if result.written < len(drafts):
+            # Somebody was here before, perhaps this job before its process died, and may have gone on from there.
+            return await self.progress()
+        # From the bytes, as whoever takes over would read it: they may say less than the objects they were made of.
+        read = [
+            decode(
+                recorded(one, run=run, stream=self.stream, version=first + place, position=result.positions[place],
+                         at=self._ctx.clock.utc(), cause=cause, attempt=self._job.attempt)
+            )
+            for place, one in enumerate(drafts)
+        ]  # fmt: skip
+        return Progress(events=[*at.events, *read])
 
     def _lap(self) -> int:
         """Milliseconds since the last stage of this job."""
@@ -234,7 +249,7 @@ class _Stages:
         )
         memories = await self.memories(at, "planning")
         plan = await ctx.planner.plan(view, memories, ctx.model, self._key("planning"), ctx.prompts)
-        return Planned(plan=plan.text[:_PLAN_CHARS], usage=plan.usage, calls=plan.calls)
+        return Planned(plan=clean_text(plan.text[:_PLAN_CHARS]), usage=plan.usage, calls=plan.calls)
 
     def unplanned(self, error: ModelUnavailable | ModelRefused) -> Abandoned:
         """How an episode ends whose planner gets no answer.

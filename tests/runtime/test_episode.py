@@ -103,6 +103,44 @@ async def test_two_workers_at_once(world):
     assert world.log.kinds() == WHOLE
 
 
+async def test_what_a_job_wrote_it_does_not_read_again(world, monkeypatch):
+    """Each job reads its episode once; again only where an append found that somebody had been there."""
+    reads = []
+    read_stream = world.log.read_stream
+
+    async def counted(stream):
+        reads.append(stream)
+        return await read_stream(stream)
+
+    monkeypatch.setattr(world.log, "read_stream", counted)
+    await play(world)
+    assert len(reads) == 2
+
+    async def the_same(stream, first):
+        world.log.streams[stream] = list(world.log.streams[episode_stream(0)][:1])
+
+    world.log.before = the_same
+    await act(world.job(t=1), world.context())
+    assert len(reads) == 4
+    assert world.log.kinds(1) == WHOLE[:5]
+
+
+@pytest.mark.parametrize("append", [1, 2])
+async def test_whoever_takes_over_asks_the_same(world, killed, says, append):
+    """A plan that JSON can hold only in part reaches the executor in the same words before and after a crash."""
+    world.model.replies["planner"] = [says("look \ud800 first")]
+    calm = type(world)()
+    calm.model.replies["planner"] = [says("look \ud800 first")]
+    await play(calm)
+    world.log.dies = (append, "after")
+    with pytest.raises(killed):
+        await play(world)
+    world.log.dies = None
+    await play(world)
+    assert world.model.requests("executor") == calm.model.requests("executor")
+    assert world.log.contents() == calm.log.contents()
+
+
 @pytest.mark.parametrize("source", ["fallback", "weaviate"])
 async def test_goes_on_from_what_is_stored(world, source):
     """Where another worker's different event came first, the episode goes on from that one."""
