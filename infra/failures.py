@@ -5,7 +5,8 @@ from hashlib import sha256
 from typing import cast
 
 import msgspec
-from redis.asyncio import Redis
+from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
 
 from events.ids import RunId
 from infra.redaction import redacted
@@ -48,10 +49,23 @@ def failure_of(job: Job, error: BaseException, at: str) -> JobFailure:
     )
 
 
+def failures_key(prefix: str, run: RunId) -> str:
+    """The list of a run's dead letters."""
+    return f"{prefix}:{{{run}}}:failures"
+
+
+def keep(connection: Redis, prefix: str, job: Job, error: BaseException, at: str) -> None:
+    """Keep what went wrong, and forget the oldest; for code that blocks."""
+    with connection.pipeline() as pipeline:
+        pipeline.rpush(failures_key(prefix, job.run), msgspec.json.encode(failure_of(job, error, at)))
+        pipeline.ltrim(failures_key(prefix, job.run), -KEPT, -1)
+        pipeline.execute()
+
+
 class RedisFailures:
     """`runtime.ports.Failures` as a list a run, `<prefix>:{<run>}:failures`."""
 
-    def __init__(self, redis: Redis, prefix: str, clock: Clock, where: str) -> None:
+    def __init__(self, redis: AsyncRedis, prefix: str, clock: Clock, where: str) -> None:
         self._redis, self._prefix, self._clock, self._where = redis, prefix, clock, where
 
     async def record(self, job: Job, error: BaseException) -> None:
@@ -63,8 +77,8 @@ class RedisFailures:
         line = msgspec.json.encode(failure_of(job, error, self._clock.utc()))
         with our_errors(self._where):
             pipeline = self._redis.pipeline()
-            _ = pipeline.rpush(self._key(job.run), line)
-            _ = pipeline.ltrim(self._key(job.run), -KEPT, -1)
+            _ = pipeline.rpush(failures_key(self._prefix, job.run), line)
+            _ = pipeline.ltrim(failures_key(self._prefix, job.run), -KEPT, -1)
             await pipeline.execute()
 
     async def of(self, run: RunId) -> list[JobFailure]:
@@ -74,11 +88,8 @@ class RedisFailures:
             Unreachable: the server does not answer.
         """
         with our_errors(self._where):
-            lines = cast("list[bytes]", await self._redis.lrange(self._key(run), 0, -1))
+            lines = cast("list[bytes]", await self._redis.lrange(failures_key(self._prefix, run), 0, -1))
         return [msgspec.json.decode(line, type=JobFailure) for line in lines]
-
-    def _key(self, run: RunId) -> str:
-        return f"{self._prefix}:{{{run}}}:failures"
 
 
 class LocalFailures:

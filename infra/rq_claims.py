@@ -1,35 +1,80 @@
 """What worker processes hold, where others can see it: a hash a process, gone within seconds of its death.
 
-A host worker pops and claims in one step (`Claims.take`): from then on its hash `<prefix>:workers:<name>` names the
-job, and expires once the process stops renewing it. So whether a job is held is asked of the worker that holds it,
-never guessed from the job's age.
+A host worker pops, begins and claims a job in one step (`Claims.take`): from then on its hash `<prefix>:workers:<name>`
+names the job, and expires once the process stops renewing it. So whether a job is held is asked of the worker that
+holds it, never guessed from the job's age.
+
+rq's own records are kept as far as its tools read them: the job's hash says who began it and when, and its registry of
+begun jobs has an entry `<job>:host`. rq's own worker needs about twenty commands for that; here it is one script.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, cast
 
+from msgspec import Struct
 from redis import Redis
 from rq import Queue
+from rq.job import Job as RqJob
 
 #: names of workers that claim what they hold start with this
 HOST_NAME = "host-"
 #: fields of a claims hash: a job held, and a run that the process cannot serve
 JOB, REFUSES = "job:", "refuses:"
+#: what follows a job's id in rq's registry of begun jobs, where rq has the id of an execution
+BEGUN = ":host"
 #: field of a claims hash: how long it lives unless it is renewed
 TTL_MS = "ttl_ms"
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
-#: KEYS queue, popped, claims; ARGV ttl in ms, since. Pops and claims in one step: no moment without an owner.
+#: KEYS queue, begun, claims; ARGV what job keys begin with, how many, ttl of the claims in ms, worker, now.
+#: Answers {id, time limit, ...}. An id whose job was deleted meanwhile is passed over.
 _TAKE = """
-local id = redis.call('LMOVE', KEYS[1], KEYS[2], 'LEFT', 'RIGHT')
-if id then
-  redis.call('HSET', KEYS[3], 'job:' .. id, ARGV[2])
-  redis.call('PEXPIRE', KEYS[3], ARGV[1])
+local taken = {}
+while #taken < 2 * ARGV[2] do
+  local id = redis.call('LPOP', KEYS[1])
+  if not id then break end
+  local limit = redis.call('HGET', ARGV[1] .. id, 'timeout')
+  if limit then
+    redis.call('HSET', KEYS[3], 'job:' .. id, ARGV[5])
+    redis.call('HSET', ARGV[1] .. id, 'status', 'started', 'worker_name', ARGV[4], 'started_at', ARGV[5])
+    redis.call('ZADD', KEYS[2], '+inf', id .. ':host')
+    taken[#taken + 1], taken[#taken + 2] = id, limit
+  end
 end
-return id
+if #taken > 0 then redis.call('PEXPIRE', KEYS[3], ARGV[3]) end
+return taken
 """
+
+#: KEYS begun, claims; ARGV what job keys begin with, ids. Only what this worker still claims is its own to end.
+_SETTLE = """
+for i = 2, #ARGV do
+  redis.call('ZREM', KEYS[1], ARGV[i] .. ':host')
+  if redis.call('HDEL', KEYS[2], 'job:' .. ARGV[i]) == 1 then redis.call('DEL', ARGV[1] .. ARGV[i]) end
+end
+"""
+
+#: KEYS queue, begun, claims, rq's set of queues; ARGV what job keys begin with, id, LPUSH or RPUSH, now.
+#: Whether it is back: a job of a run that was forgotten meanwhile is not.
+_HAND_BACK = """
+redis.call('ZREM', KEYS[2], ARGV[2] .. ':host')
+local ours = redis.call('HDEL', KEYS[3], 'job:' .. ARGV[2])
+local job = ARGV[1] .. ARGV[2]
+if ours == 0 or redis.call('EXISTS', job) == 0 then return 0 end
+redis.call('HSET', job, 'status', 'queued', 'worker_name', '', 'started_at', '', 'enqueued_at', ARGV[4])
+redis.call('SADD', KEYS[4], KEYS[1])
+redis.call(ARGV[3], KEYS[1], ARGV[2])
+return 1
+"""
+
+
+class TakenJob(Struct, frozen=True):
+    """A job that a worker has begun and claims."""
+
+    id: str
+    #: seconds; 0 or less: none
+    timeout_s: float
 
 
 def claims_key(prefix: str, worker: str) -> str:
@@ -48,14 +93,26 @@ class Claims:
     def __init__(self, connection: Redis, prefix: str, worker: str, queue: Queue, ttl_s: float) -> None:
         self._connection, self._queue, self._worker = connection, queue, worker
         self._key, self._drain, self._ttl_ms = claims_key(prefix, worker), drain_key(prefix), int(ttl_s * 1000)
+        self._begun = queue.started_job_registry.key
         self._take = connection.register_script(_TAKE)
+        self._settle = connection.register_script(_SETTLE)
+        self._hand_back = connection.register_script(_HAND_BACK)
 
-    def take(self, since: str) -> str | None:
-        """Pop the next job's id and claim it, in one step; None from an empty queue."""
-        taken = self._take(
-            keys=[self._queue.key, self._queue.intermediate_queue_key, self._key], args=[self._ttl_ms, since]
-        )
-        return cast("bytes", taken).decode() if taken else None
+    def take(self, count: int, since: str) -> list[TakenJob]:
+        """Pop, begin and claim up to `count` jobs, in one step; none from an empty queue."""
+        arguments: list[Any] = [RqJob.redis_job_namespace_prefix, count, self._ttl_ms, self._worker, since]
+        taken = cast("list[bytes]", self._take(keys=[self._queue.key, self._begun, self._key], args=arguments))
+        return [TakenJob(id_.decode(), float(limit)) for id_, limit in zip(taken[::2], taken[1::2], strict=True)]
+
+    def settle(self, ids: Sequence[str]) -> None:
+        """The jobs `ids` have ended: nothing of them is left, unless another worker has taken them over."""
+        self._settle(keys=[self._begun, self._key], args=[RqJob.redis_job_namespace_prefix, *ids])
+
+    def hand_back(self, id_: str, now: str, *, at_front: bool) -> bool:
+        """The job is back in the queue, as if it had never been taken; False for one of a forgotten run."""
+        arguments = [RqJob.redis_job_namespace_prefix, id_, "LPUSH" if at_front else "RPUSH", now]
+        keys = [self._queue.key, self._begun, self._key, Queue.redis_queues_keys]
+        return bool(self._hand_back(keys=keys, args=arguments))
 
     def renew(self, held: Mapping[str, str], facts: Mapping[str, str], refuses: Mapping[str, str] = _NOTHING) -> bool:
         """Claim exactly `held` (job id -> since when) for another ttl; a pop whose reply was lost is let go.
@@ -70,10 +127,6 @@ class Claims:
             pipeline.pexpire(self._key, self._ttl_ms)
             pipeline.hexists(self._drain, self._worker)
             return bool(pipeline.execute()[-1])
-
-    def let_go(self, id_: str) -> None:
-        """The job is done with, or somebody else's."""
-        self._connection.hdel(self._key, f"{JOB}{id_}")
 
     def end(self) -> None:
         """The worker is gone; so is all it held."""

@@ -17,13 +17,15 @@ from rq import Queue
 from rq.defaults import RQ_KEY_PREFIX
 
 from events.errors import BadInput
-from events.ids import run_id
+from events.ids import RunId, run_id
 from infra.redis_client import COMMAND_S, CONNECT_S, RETRIES, redacted
 from runtime.ports import Job, JobKind
 
 #: the queue of each kind of job; one pool of workers serves one of them
 QUEUES: dict[JobKind, str] = {"act": "chime-act", "diagnose": "chime-diagnose"}
 
+#: what `job_id` makes
+_JOB_ID = re.compile(r"(act|diagnose)-([a-z0-9][a-z0-9-]{0,62})-(0|[1-9][0-9]{0,17})-([1-9][0-9]{0,17})")
 _PREFIX = re.compile(r"[A-Za-z0-9_.:{}-]+")
 #: commands whose arguments are no keys: a password that starts with `rq:` is a password, and a subscriber is
 #: answered with the channel's name as the server knows it, which redis-py compares with the name it sent
@@ -100,6 +102,24 @@ def job_of(args: Iterable[Any]) -> Job:
             return Job(kind=kind, run=run_id(run), episode=episode, attempt=attempt)
         case other:
             raise BadInput(f"no job of ours: arguments {other!r}")
+
+
+def job_named(id_: str) -> Job:
+    """The job with this id.
+
+    Raises:
+        BadInput: an id that is not one of ours.
+    """
+    match = _JOB_ID.fullmatch(id_)
+    if match is None:
+        raise BadInput(f"no job of ours: {id_!r}")
+    return job_of((match[1], match[2], int(match[3]), int(match[4])))
+
+
+def run_of(id_: str) -> RunId | None:
+    """The run of a job of ours; None for another id."""
+    match = _JOB_ID.fullmatch(id_)
+    return RunId(match[2]) if match else None
 
 
 def job_part(entry: bytes) -> str:

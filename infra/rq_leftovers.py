@@ -17,11 +17,9 @@ from rq.registry import FailedJobRegistry, clean_registries
 from rq.worker_registration import REDIS_WORKER_KEYS, WORKERS_BY_QUEUE_KEY, clean_worker_registry
 
 from events.ids import RunId
-from infra.rq_claims import claims_key, drain_key
-from infra.rq_keys import job_part
+from infra.rq_claims import BEGUN, claims_key, drain_key
+from infra.rq_keys import job_part, run_of
 from infra.rq_standing import held, standing, worker_name
-
-_JOB_ID = re.compile(r"(act|diagnose)-(.+)-(0|[1-9][0-9]*)-([1-9][0-9]*)")
 
 
 def of_run(run: RunId) -> re.Pattern[str]:
@@ -29,17 +27,11 @@ def of_run(run: RunId) -> re.Pattern[str]:
     return re.compile(rf"(act|diagnose)-{re.escape(run)}-(0|[1-9][0-9]*)-([1-9][0-9]*)")
 
 
-def run_of(id_: str) -> RunId | None:
-    """The run of a job of ours; None for another id."""
-    found = _JOB_ID.fullmatch(id_)
-    return RunId(found[2]) if found else None
-
-
 def everywhere(queue: Queue) -> set[str]:
     """Ids of jobs of our kind for `queue` that have a key anywhere, found by looking at every key of the server."""
     kind, found = queue.name.removeprefix("chime-"), set()
     for key in queue.connection.scan_iter(match=f"{RQ_KEY_PREFIX}:*{kind}-*", count=1000):
-        found |= {part for part in key.decode().split(":") if (one := _JOB_ID.fullmatch(part)) and one[1] == kind}
+        found |= {part for part in key.decode().split(":") if run_of(part) and part.startswith(f"{kind}-")}
     return found
 
 
@@ -106,18 +98,16 @@ def remove_empty(queue: Queue) -> None:
 
 
 def sweep(queue: Queue, prefix: str) -> None:
-    """Clear away what workers that died left in rq's lists, unless another worker is at it.
+    """Clear away what workers that died left in rq's lists; several at once do no harm.
 
     What an ordinary worker had begun goes to rq's failed ones, where it expires; the rest is removed.
     """
-    if not queue.acquire_maintenance_lock():
-        return
     clean_registries(queue)
     clean_worker_registry(queue)
     remove_dead_workers(queue, prefix)
     found = standing(queue)
-    remove(queue, found.popped - held(queue.connection, prefix, found, found.popped))
-    queue.release_maintenance_lock()  # type: ignore[no-untyped-call]  # rq leaves it untyped
+    ours = found.popped | {id_ for id_, entry in found.executions if entry == id_ + BEGUN}
+    remove(queue, ours - held(queue.connection, prefix, found, ours))
 
 
 def scattered(connection: Redis, run: RunId) -> set[str]:

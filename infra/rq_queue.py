@@ -7,15 +7,16 @@ from typing import Any, Self, TypeVar, cast
 
 from anyio import CapacityLimiter, to_thread
 from msgspec import Struct
-from redis import Redis
 from rq import Queue
-from rq.exceptions import DuplicateJobError
 from rq.job import Job as RqJob
+from rq.job import JobStatus
+from rq.serializers import JSONSerializer
+from rq.utils import now
 
 from events.ids import RunId
 from infra.redis_client import our_errors, redacted
 from infra.rq_claims import drain_key
-from infra.rq_keys import QUEUES, job_id, rq_connection, rq_queue
+from infra.rq_keys import QUEUES, job_id, rq_connection, rq_queue, run_of
 from infra.rq_leftovers import (
     dead_workers,
     everywhere,
@@ -25,7 +26,6 @@ from infra.rq_leftovers import (
     remove_dead_workers,
     remove_empty,
     remove_unheld,
-    run_of,
     scattered,
 )
 from infra.rq_standing import HostFacts, held, host_facts, live_others, standing, worker_name
@@ -36,6 +36,15 @@ ADVANCE = "workers.jobs.advance"
 
 #: how long rq keeps a failed job: long enough to be looked at with rq's own tools, seconds
 FAILURE_TTL_S = 300
+
+#: KEYS job, queue, rq's set of queues; ARGV id, the job's fields. Whether the id was new.
+_PUT = """
+if redis.call('EXISTS', KEYS[1]) == 1 then return 0 end
+redis.call('HSET', KEYS[1], unpack(ARGV, 2))
+redis.call('SADD', KEYS[3], KEYS[2])
+redis.call('RPUSH', KEYS[2], ARGV[1])
+return 1
+"""
 
 _T = TypeVar("_T")
 
@@ -66,6 +75,7 @@ class RqQueue:
     def __init__(self, url: str, prefix: str = "chime", *, function: str = ADVANCE) -> None:
         self._connection = rq_connection(url, prefix)
         self._prefix, self._function, self._where = prefix, function, f"{redacted(url)}, job queue"
+        self._script = self._connection.register_script(_PUT)
         self._queues: dict[JobKind, Queue] = {kind: rq_queue(kind, self._connection) for kind in QUEUES}
         self._thread = CapacityLimiter(1)
 
@@ -153,29 +163,30 @@ class RqQueue:
 
     def _enqueue(self, job: Job, timeout_s: float) -> bool:
         queue = self._queues[job.kind]
-        try:
-            self._put(queue, job, timeout_s)
-        except DuplicateJobError:
-            # rq knows the id: a job that waits or runs, or one that failed, or died with its worker.
-            if remove_unheld(queue, self._prefix, [job_id(job)]):
-                return False
-            try:
-                self._put(queue, job, timeout_s)
-            except DuplicateJobError:
-                return False  # another coordinator was faster
-        return True
+        if self._put(queue, job, timeout_s):
+            return True
+        # rq knows the id: a job that waits or runs, or one that failed, or died with its worker. Where it is put in
+        # anew and is there again, another coordinator was faster.
+        return not remove_unheld(queue, self._prefix, [job_id(job)]) and self._put(queue, job, timeout_s)
 
-    def _put(self, queue: Queue, job: Job, timeout_s: float) -> None:
-        queue.enqueue_call(
+    def _put(self, queue: Queue, job: Job, timeout_s: float) -> bool:
+        """The job in rq's own form, in one step, unless its id is known; whether it was not."""
+        made = RqJob.create(
             self._function,
             args=[job.kind, job.run, job.episode, job.attempt],
+            connection=self._connection,
+            status=JobStatus.QUEUED,
             timeout=math.ceil(timeout_s),
             result_ttl=0,
             failure_ttl=FAILURE_TTL_S,
             description=f"{job.kind} {job.run}/episode-{job.episode}",
-            job_id=job_id(job),
-            unique=True,
+            id=job_id(job),
+            origin=queue.name,
+            serializer=JSONSerializer,
         )
+        made.enqueued_at = now()
+        fields = [part for pair in made.to_dict(include_meta=False).items() for part in pair]
+        return bool(self._script(keys=[made.key, queue.key, Queue.redis_queues_keys], args=[made.id, *fields]))
 
     def _lost(self, wanted: Mapping[str, Job]) -> list[Job]:
         there: set[str] = set()
@@ -236,8 +247,3 @@ def _waited_s(queue: Queue) -> float | None:
     if since is None:
         return None
     return max(0.0, (datetime.now(UTC) - datetime.fromisoformat(cast("bytes", since).decode())).total_seconds())
-
-
-def exists(id_: str, connection: Redis) -> bool:
-    """Whether rq still knows a job; false once its run was forgotten."""
-    return RqJob.exists(id_, connection=connection)

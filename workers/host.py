@@ -1,15 +1,12 @@
 """An rq worker that hosts one anyio loop and many episodes.
 
-rq's own worker runs one job at a time. `HostWorker` keeps rq's bookkeeping (registries, executions, failed jobs) and
-runs the bodies of up to `slots` jobs as tasks of one loop. rq's calls block, so they go one by one through a thread
-beside the loop; nothing else touches the worker's state.
+rq's own worker runs one job at a time, with some forty commands around it. `HostWorker` is a worker of rq by name and
+record, takes its jobs from rq's queue by claims (`infra.rq_claims`), and runs the bodies of up to `slots` jobs as tasks
+of one loop. Calls to Redis block, so they go through a thread beside the loop, what has gathered meanwhile in one call.
 
-The rq hooks it uses, pinned by contract tests: `prepare_execution`, `prepare_job_execution`, `_finalize_success`,
-`_finalize_failure`, `cleanup_execution`, `maintain_heartbeats`, `heartbeat`, `get_heartbeat_ttl`, `handle_exception`,
-`register_birth`, `register_death`, `set_state`.
+The rq hooks it uses, pinned by contract tests: `register_birth`, `register_death`, `heartbeat`, `set_state`.
 """
 
-import math
 import os
 import signal
 import socket
@@ -24,19 +21,15 @@ import anyio
 import structlog
 from anyio import CancelScope, CapacityLimiter, Event, Semaphore, create_task_group, move_on_after, to_thread
 from redis.exceptions import RedisError
-from rq.exceptions import NoSuchJobError
-from rq.executions import Execution
-from rq.job import Job as RqJob
 from rq.timeouts import JobTimeoutException
-from rq.utils import now
 from rq.worker import SimpleWorker, WorkerStatus
 from typing_extensions import override
 
+from infra.failures import keep
 from infra.redis_client import our_errors, redacted
-from infra.rq_claims import HOST_NAME, Claims
-from infra.rq_keys import job_of, rq_connection, rq_queue
+from infra.rq_claims import HOST_NAME, Claims, TakenJob
+from infra.rq_keys import job_named, rq_connection, rq_queue
 from infra.rq_leftovers import sweep
-from infra.rq_queue import exists
 from infra.telemetry import about_job
 from runtime.errors import NotServed
 from runtime.ports import Job, JobKind
@@ -54,7 +47,7 @@ RELEASE_S = 10.0
 BEAT_S = 1.0
 #: claims that were not renewed for so many beats are gone: the process is dead, or as good as dead
 CLAIM_BEATS = 3.5
-#: every so many beats rq's own heartbeats are sent too: they expire after 60 s and cost seven commands a job
+#: every so many beats rq is told too that the worker lives: its record expires after 75 s
 RQ_EVERY_BEATS = 10
 #: runs that a worker remembers it cannot serve
 _REFUSED = 64
@@ -138,6 +131,7 @@ class HostWorker(SimpleWorker):
         """
         self._stopping, self._hurry, self._taking = Event(), Event(), CancelScope()
         self._free = Semaphore(self._slots)
+        self._ended: list[str] = []
         async with self._lifespan() as advance:
             with our_errors(self._where):
                 await self._call(self._register)
@@ -170,57 +164,64 @@ class HostWorker(SimpleWorker):
                 with self._taking:
                     while True:
                         await self._free.acquire()
-                        # A pop that is under way is not given up: its job would be held by nobody.
+                        self._free.release()  # we are the only one who takes slots: the number free can only grow
+                        # A pop that is under way is not given up: its jobs would be held by nobody.
                         with CancelScope(shield=True):
-                            taken = await self._take_or_wait()
-                        if taken is not None:
-                            jobs.start_soon(self._host, taken, advance)
+                            taken = await self._take_or_wait(self._free.value)
+                        for job in taken:
+                            self._free.acquire_nowait()
+                            jobs.start_soon(self._host, job, advance)
+                        if taken:
                             continue
-                        self._free.release()
                         if burst and self._reachable and self._free.value == self._slots:
                             break
                         await anyio.sleep(self._poll_s if self._reachable else max(self._poll_s, 1.0))
             drain.cancel_scope.cancel()
 
-    async def _take_or_wait(self) -> RqJob | None:
+    async def _take_or_wait(self, count: int) -> list[TakenJob]:
         try:
-            taken = await self._call(self._take)
+            taken = await self._call(partial(self._take, count))
         except RedisError as error:
             if self._reachable:
                 _log.warning("redis unreachable, waiting for it", worker_id=self.name, exc_info=error)
             self._reachable = False
-            return None
+            return []
         if not self._reachable:
             _log.info("redis answers again", worker_id=self.name)
         self._reachable = True
         return taken
 
-    async def _host(self, rq_job: RqJob, advance: Advance) -> None:
+    async def _host(self, taken: TakenJob, advance: Advance) -> None:
         """One job from begin to end; never raises but for cancellation."""
         try:
-            with CancelScope(shield=True):
-                execution = await self._quietly(partial(self._begin, rq_job))
-            if execution is None:
-                return  # not begun: whoever asks for lost jobs finds it
             try:
-                failure = await self._failure_of(rq_job, advance)
+                failure = await self._failure_of(taken, advance)
                 if isinstance(failure, NotServed):
-                    await self._refuse(rq_job, failure)
+                    await self._refuse(taken, failure)
             except anyio.get_cancelled_exc_class():
                 with CancelScope(shield=True):
-                    await self._quietly(partial(self._hand_back, rq_job, execution))
+                    await self._quietly(partial(self._hand_back, taken.id, at_front=True))
                 raise
-            end = partial(self._settle, rq_job, execution, failure)
-            if isinstance(failure, NotServed):
-                end = partial(self._hand_back, rq_job, execution, at_front=False)
             with CancelScope(shield=True):
-                await self._quietly(end)
+                if isinstance(failure, NotServed):
+                    await self._quietly(partial(self._hand_back, taken.id, at_front=False))
+                    return
+                if failure is not None:
+                    _log.error("job failed", job_id=taken.id, worker_id=self.name, exc_info=failure)
+                if isinstance(failure, JobTimeoutException):
+                    # Nobody inside the job could say it: what it raises itself is kept by the engine.
+                    await self._quietly(
+                        partial(keep, self.connection, self._prefix, job_named(taken.id), failure, _utc())
+                    )
+                self.ended += 1
+                self._ended.append(taken.id)
+                await self._quietly(self._settle)
         finally:
             self._free.release()
 
-    async def _refuse(self, rq_job: RqJob, why: NotServed) -> None:
+    async def _refuse(self, taken: TakenJob, why: NotServed) -> None:
         """Say that this process cannot serve the job's run, and hold the job while others may see that."""
-        run = job_of(rq_job.args).run
+        run = job_named(taken.id).run
         if run not in self._refuses:
             _log.warning("run left to other workers", run_id=run, worker_id=self.name, reason=str(why))
             while len(self._refuses) >= _REFUSED:
@@ -229,17 +230,17 @@ class HostWorker(SimpleWorker):
         await self._quietly(self._renew)
         await anyio.sleep(NOT_SERVED_S)
 
-    async def _failure_of(self, rq_job: RqJob, advance: Advance) -> Exception | None:
+    async def _failure_of(self, taken: TakenJob, advance: Advance) -> Exception | None:
         """Run the job's body under its deadline; what went wrong."""
         try:
-            job = job_of(rq_job.args)
-            with about_job(job, job_id=rq_job.id, worker_id=self.name):
-                with move_on_after(rq_job.timeout if (rq_job.timeout or 0) > 0 else None) as deadline:
+            job = job_named(taken.id)
+            with about_job(job, job_id=taken.id, worker_id=self.name):
+                with move_on_after(taken.timeout_s if taken.timeout_s > 0 else None) as deadline:
                     await advance(job)
                     self._refuses.pop(job.run, None)
-        except Exception as error:  # noqa: BLE001 - the outermost loop of a job: rq records it, the host lives on
+        except Exception as error:  # noqa: BLE001 - the outermost loop of a job: it is said, and the host lives on
             return error
-        return JobTimeoutException(f"job overran its {rq_job.timeout} s") if deadline.cancelled_caught else None
+        return JobTimeoutException(f"job overran its {taken.timeout_s:g} s") if deadline.cancelled_caught else None
 
     async def _drain(self, jobs: CancelScope) -> None:
         await self._stopping.wait()
@@ -299,80 +300,29 @@ class HostWorker(SimpleWorker):
         return self._claims.renew(self._held, self._facts | state, self._refuses)
 
     def _tell_rq(self) -> None:
+        self.set_state(WorkerStatus.BUSY if self._held else WorkerStatus.IDLE)
         self.heartbeat()
-        for execution in list(self.executions.values()):
-            self.maintain_heartbeats(execution.job, execution)
 
-    def _take(self) -> RqJob | None:
+    def _take(self, count: int) -> list[TakenJob]:
         since = _utc()
-        while (taken := self._claims.take(since)) is not None:
-            try:
-                rq_job = RqJob.fetch(taken, connection=self.connection, serializer=self.serializer)
-            except NoSuchJobError:
-                self._queue.intermediate_queue.remove(taken)
-                self._claims.let_go(taken)
-                continue
-            self._held[taken] = since
-            return rq_job
-        return None
+        taken = self._claims.take(count, since)
+        self._held.update((one.id, since) for one in taken)
+        return taken
 
-    def _begin(self, rq_job: RqJob) -> Execution:
-        try:
-            execution = self.prepare_execution(rq_job)
-            self.prepare_job_execution(rq_job, remove_from_intermediate_queue=True)
-        except RedisError:
-            self._held.pop(rq_job.id, None)
-            raise
-        rq_job.started_at = now()
-        return execution
+    def _settle(self) -> None:
+        """Everything that has ended since the last call, in one."""
+        ended, self._ended = self._ended, []
+        if ended:
+            for id_ in ended:
+                self._held.pop(id_, None)
+            self._claims.settle(ended)
 
-    def _settle(self, rq_job: RqJob, execution: Execution, failure: Exception | None) -> None:
-        self.ended += 1
-        try:
-            if not exists(rq_job.id, self.connection):
-                # Given up as lost while this process hung: rq would write its record anew, for good.
-                with self.connection.pipeline() as pipeline:
-                    self.cleanup_execution(rq_job, pipeline, execution)
-                    pipeline.execute()
-            elif failure is None:
-                self._finalize_success(rq_job, self._queue, execution, None)
-            else:
-                self._finalize_failure(rq_job, self._queue, execution, (type(failure), failure, failure.__traceback__))
-        finally:
-            self._release(rq_job, execution)
-
-    def _hand_back(self, rq_job: RqJob, execution: Execution, *, at_front: bool = True) -> None:
-        """Back to the queue, as if it had never been taken; a job of a forgotten run is dropped."""
-        try:
-            with self.connection.pipeline() as pipeline:
-                if exists(rq_job.id, self.connection):
-                    rq_job.started_at = rq_job.worker_name = None
-                    # First: rq opens the transaction here.
-                    self._queue.enqueue_job(rq_job, pipeline=pipeline, at_front=at_front)
-                self.cleanup_execution(rq_job, pipeline, execution)
-                pipeline.execute()
-            _log.info("job handed back", job_id=rq_job.id, worker_id=self.name)
-        finally:
-            self._release(rq_job, execution)
-
-    def _release(self, rq_job: RqJob, execution: Execution) -> None:
-        self._held.pop(rq_job.id, None)
-        self.executions.pop(execution.id, None)
-        self._claims.let_go(rq_job.id)
-        if not self.executions:
-            self.set_state(WorkerStatus.IDLE)
+    def _hand_back(self, id_: str, *, at_front: bool) -> None:
+        self._held.pop(id_, None)
+        if self._claims.hand_back(id_, _utc(), at_front=at_front):
+            _log.info("job handed back", job_id=id_, worker_id=self.name)
 
     # -- rq's hooks ------------------------------------------------------------------------------------------------
-
-    @override
-    def get_heartbeat_ttl(self, job: RqJob, working_time: float = 0.0) -> int:
-        """How long rq believes in a job without a heartbeat, seconds."""
-        return math.ceil(3 * RQ_EVERY_BEATS * self._beat_s)
-
-    @override
-    def handle_exception(self, job: RqJob, *exc_info: Any) -> None:
-        """One line for a job that raised."""
-        _log.error("job failed", job_id=job.id, worker_id=self.name, queue=self._queue.name, exc_info=exc_info)
 
     @override
     def procline(self, message: str) -> None:

@@ -85,6 +85,24 @@ async def test_a_job_is_ids_only_with_all_limits_explicit(queue: TheQueue, rq: R
     assert job_of(job.args) == act(3, "my-run", 2)
 
 
+async def test_a_job_is_as_rq_would_have_queued_it(queue: TheQueue, rq: Redis, prefix: str, plain: Redis) -> None:
+    """Every field and key but the times is what rq's own enqueueing writes."""
+    await queue.enqueue(act(), 10.0)
+    ours = rq.hgetall("rq:job:act-r-0-1")
+    left = keys(plain, prefix)
+    await queue.forget(RunId("r"))
+    rq_queue("act", rq).enqueue_call(
+        ADVANCE, args=["act", "r", 0, 1], timeout=10, result_ttl=0, failure_ttl=FAILURE_TTL_S,
+        description="act r/episode-0", job_id="act-r-0-1", unique=True,
+    )  # fmt: skip
+    theirs = rq.hgetall("rq:job:act-r-0-1")
+    assert keys(plain, prefix) == left
+    times = {b"created_at", b"enqueued_at"}
+    assert set(ours) == set(theirs)
+    assert {name: ours[name] for name in set(ours) - times} == {name: theirs[name] for name in set(theirs) - times}
+    await queue.forget(RunId("r"))
+
+
 async def test_the_same_job_is_queued_once(queue: TheQueue, rq: Redis) -> None:
     """The second enqueue of a job says False and leaves one entry; another attempt is another job."""
     assert await queue.enqueue(act(), 10.0)
@@ -157,9 +175,10 @@ async def test_what_a_live_host_took_is_not_lost(queue: TheQueue, rq: Redis, pre
     await queue.enqueue(act(0), 10.0)
     await queue.enqueue(act(1), 10.0)
     held = claims(rq, prefix)
-    assert [held.take("now"), held.take("now"), held.take("now")] == ["act-r-0-1", "act-r-1-1", None]
+    taken = [held.take(1, "now"), held.take(2, "now"), held.take(2, "now")]
+    assert [[one.id for one in some] for some in taken] == [["act-r-0-1"], ["act-r-1-1"], []]
     assert await queue.lost([act(0), act(1)]) == []
-    held.let_go("act-r-0-1")
+    held.settle(["act-r-0-1"])
     assert await queue.lost([act(0), act(1)]) == [act(0)]
     held.end()
     assert await queue.lost([act(0), act(1)]) == [act(0), act(1)]
@@ -168,7 +187,7 @@ async def test_what_a_live_host_took_is_not_lost(queue: TheQueue, rq: Redis, pre
 async def test_a_claim_that_is_not_renewed_expires(queue: TheQueue, rq: Redis, prefix: str) -> None:
     """Popping sets the claim's time to live; the server ends it, whatever the clocks of the machines say."""
     await queue.enqueue(act(), 10.0)
-    claims(rq, prefix, ttl_s=5.0).take("now")
+    claims(rq, prefix, ttl_s=5.0).take(1, "now")
     assert 0 < int(rq.pttl(f"{prefix}:workers:host-a")) <= 5000  # type: ignore[arg-type]  # an integer when sync
 
 
@@ -177,8 +196,7 @@ async def test_renewing_drops_a_pop_whose_reply_was_lost(queue: TheQueue, rq: Re
     await queue.enqueue(act(0), 10.0)
     await queue.enqueue(act(1), 10.0)
     held = claims(rq, prefix)
-    held.take("now")
-    held.take("now")
+    held.take(2, "now")
     held.renew({"act-r-1-1": "now"}, {"queue": "chime-act"})
     assert await queue.lost([act(0), act(1)]) == [act(0)]
 
@@ -233,13 +251,17 @@ async def test_forgetting_a_run_leaves_no_key_of_it(queue: TheQueue, rq: Redis, 
     worker = SimpleWorker([rq_queue("act", rq)], connection=rq, serializer="json")
     worker.register_birth()
     held = claims(rq, prefix, worker.name)
-    begun = [RqJob.fetch(str(held.take("now")), connection=rq, serializer="json") for _ in range(2)]
-    for job in begun:
-        execution = worker.prepare_execution(job)
-        worker.prepare_job_execution(job, remove_from_intermediate_queue=True)
+    ours, theirs = (
+        held.take(1, "now"),
+        rq_queue("act", rq).dequeue_any([rq_queue("act", rq)], None, connection=rq, serializer="json"),
+    )
+    assert theirs
+    job, _ = theirs
+    execution = worker.prepare_execution(job)
+    worker.prepare_job_execution(job, remove_from_intermediate_queue=True)
     error = ValueError("for the record")
     worker._finalize_failure(job, worker.queues[0], execution, (type(error), error, None))
-    held.take("now")
+    assert [*ours, *held.take(1, "now")]
     worker.register_death()
     held.end()
 
@@ -260,16 +282,21 @@ async def test_forgetting_a_run_leaves_no_key_of_it(queue: TheQueue, rq: Redis, 
 async def test_a_sweep_drops_what_died_between_pop_and_begin_only(
     queue: TheQueue, rq: Redis, prefix: str, plain: Redis
 ) -> None:
-    """A popped job without a live owner goes; claimed and waiting ones stay; no key of the sweep remains."""
+    """A popped or begun job without a live owner goes; claimed and waiting ones stay; no key of the sweep remains."""
     for episode in range(3):
         await queue.enqueue(act(episode), 10.0)
     rq.lmove("rq:queue:chime-act", "rq:queue:chime-act:intermediate")
-    claims(rq, prefix).take("now")
+    claims(rq, prefix).take(1, "now")
+    await queue.enqueue(act(3), 10.0)
+    dead = claims(rq, prefix, f"{HOST_NAME}b")
+    rq.lmove("rq:queue:chime-act", "rq:queue:chime-act", "RIGHT", "LEFT")
+    assert [one.id for one in dead.take(1, "now")] == ["act-r-3-1"]
+    dead.end()
     sweep(rq_queue("act", rq), prefix)
-    assert rq.lrange("rq:queue:chime-act:intermediate", 0, -1) == [b"act-r-1-1"]
+    assert rq.zrange("rq:wip:chime-act", 0, -1) == [b"act-r-1-1:host"]
     assert keys(plain, prefix) == sorted(
         [f"{prefix}:rq:{key}" for key in ("job:act-r-1-1", "job:act-r-2-1", "queue:chime-act", "queues")]
-        + [f"{prefix}:rq:queue:chime-act:intermediate", f"{prefix}:workers:host-a"]
+        + [f"{prefix}:rq:wip:chime-act", f"{prefix}:workers:host-a"]
         + [f"{prefix}:rq:worker:host-a", f"{prefix}:rq:workers:chime-act"]
     )
 
@@ -279,7 +306,7 @@ async def test_a_sweep_moves_what_died_running_to_the_failed(
 ) -> None:
     """An execution that nobody renewed becomes a failed job, which expires."""
     await queue.enqueue(act(), 10.0)
-    claims(rq, prefix).take("now")
+    rq_queue("act", rq).dequeue_any([rq_queue("act", rq)], None, connection=rq, serializer="json")
     worker = SimpleWorker([rq_queue("act", rq)], connection=rq, serializer="json")
     job = RqJob.fetch("act-r-0-1", connection=rq, serializer="json")
     execution = worker.prepare_execution(job)

@@ -1,6 +1,7 @@
 """The worker that hosts many episodes on one loop: deadlines, failures, signals, deaths; the rq hooks it uses."""
 
 import inspect
+import json
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +22,14 @@ from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from rq import SimpleWorker
 from rq.job import Job as RqJob
+from rq.job import JobStatus
+from rq.registry import StartedJobRegistry
 from rq.worker import BaseWorker
 from structlog.testing import capture_logs
 
 from events.errors import Unreachable
 from events.ids import RunId
+from infra.rq_claims import HOST_NAME, Claims, TakenJob
 from infra.rq_keys import rq_connection, rq_queue
 from infra.rq_queue import RqQueue
 from runtime.ports import Job
@@ -156,7 +161,7 @@ async def test_many_jobs_share_one_loop(queue: RqQueue, job_server: str, prefix:
 async def test_a_job_over_its_limit_is_cancelled_and_unwinds(
     queue: RqQueue, job_server: str, prefix: str, plain: Redis
 ) -> None:
-    """The deadline cancels the body, its `finally` runs, rq records the failure for a while, the host goes on."""
+    """The deadline cancels the body, its `finally` runs, a dead letter says so, the host goes on."""
     bodies = Bodies()
     await queue.enqueue(act(0), 0.5)  # rq counts whole seconds: 1
     worker = host(job_server, prefix, bodies)
@@ -171,16 +176,17 @@ async def test_a_job_over_its_limit_is_cancelled_and_unwinds(
     assert (bodies.ended, worker.ended) == ([1], 2)
     (line,) = [line for line in lines if line["event"] == "job failed"]
     assert line["job_id"] == "act-r-0-1"
-    assert "overran" in str(line["exc_info"][1])
-    assert plain.hget(f"{prefix}:rq:job:act-r-0-1", "status") == "failed"
-    assert 0 < int(plain.ttl(f"{prefix}:rq:job:act-r-0-1")) <= 300  # type: ignore[arg-type]  # an integer when sync
+    assert "overran" in str(line["exc_info"])
+    (letter,) = [json.loads(one) for one in plain.lrange(f"{prefix}:{{r}}:failures", 0, -1)]
+    assert (letter["error"], letter["episode"]) == ("JobTimeoutException", 0)
     assert await queue.lost([act(0)]) == [act(0)]
+    assert [key for key in keys(plain, prefix) if ":job:" in key] == []
 
 
-async def test_a_job_that_raises_is_recorded_and_logged_once(
+async def test_a_job_that_raises_is_logged_once_and_leaves_nothing(
     queue: RqQueue, job_server: str, prefix: str, plain: Redis
 ) -> None:
-    """An exception ends its job and nothing else; forgetting the run removes rq's record of it."""
+    """An exception ends its job and nothing else."""
     bodies = Bodies()
     bodies.release.set()
     await queue.enqueue(act(0, "broken"), 60.0)
@@ -189,19 +195,20 @@ async def test_a_job_that_raises_is_recorded_and_logged_once(
         await host(job_server, prefix, bodies).serve(burst=True)
     assert bodies.ended == [1]
     assert [line["log_level"] for line in lines if line["event"] == "job failed"] == ["error"]
-    assert plain.zrange(f"{prefix}:rq:failed:chime-act", 0, -1) == ["act-broken-0-1"]
-    assert await queue.forget(RunId("broken")) == 1
+    await queue.tidy(RunId("broken"))
     assert keys(plain, prefix) == []
 
 
-async def test_a_job_with_foreign_arguments_fails_alone(job_server: str, prefix: str, plain: Redis) -> None:
-    """What is not (kind, run, episode, attempt) never reaches the body."""
+async def test_a_foreign_job_fails_alone(job_server: str, prefix: str, plain: Redis) -> None:
+    """A job that is none of ours never reaches the body."""
     bodies = Bodies()
     connection = rq_connection(job_server, prefix)
     rq_queue("act", connection).enqueue_call("os.system", args=["true"], job_id="foreign", failure_ttl=60)
-    await host(job_server, prefix, bodies).serve(burst=True)
+    with capture_logs() as lines:
+        await host(job_server, prefix, bodies).serve(burst=True)
     assert bodies.begun == []
-    assert plain.zrange(f"{prefix}:rq:failed:chime-act", 0, -1) == ["foreign"]
+    assert [line["job_id"] for line in lines if line["event"] == "job failed"] == ["foreign"]
+    assert [key for key in keys(plain, prefix) if "foreign" in key] == []
     connection.close()
 
 
@@ -284,11 +291,11 @@ async def test_a_moment_without_redis_is_waited_out(
     worker = host(job_server, prefix, bodies)
     original, failures = worker._claims.take, iter([RedisConnectionError("away"), RedisConnectionError("away")])
 
-    def take(since: str) -> str | None:
+    def take(count: int, since: str) -> list[TakenJob]:
         error = next(failures, None)
         if error:
             raise error
-        return original(since)
+        return original(count, since)
 
     monkeypatch.setattr(worker._claims, "take", take)
     await queue.enqueue(act(), 60.0)
@@ -472,17 +479,9 @@ async def test_a_fork_worker_runs_the_same_jobs(
 
 
 def test_rq_hooks_have_the_signatures_we_call() -> None:
-    """Hooks of rq 3.0, private ones among them, take what `HostWorker` hands them."""
+    """Hooks of rq 3.0 take what `HostWorker` hands them."""
     expected = {
-        "prepare_execution": ["self", "job"],
-        "prepare_job_execution": ["self", "job", "remove_from_intermediate_queue"],
-        "cleanup_execution": ["self", "job", "pipeline", "execution"],
-        "maintain_heartbeats": ["self", "job", "execution"],
         "heartbeat": ["self", "timeout", "pipeline"],
-        "_finalize_success": ["self", "job", "queue", "execution", "return_value"],
-        "_finalize_failure": ["self", "job", "queue", "execution", "exc_info"],
-        "handle_exception": ["self", "job", "exc_info"],
-        "get_heartbeat_ttl": ["self", "job", "working_time"],
         "set_state": ["self", "state", "pipeline"],
         "register_birth": ["self"],
         "register_death": ["self"],
@@ -492,22 +491,53 @@ def test_rq_hooks_have_the_signatures_we_call() -> None:
     assert found == expected
 
 
-async def test_rq_hooks_behave_as_we_rely_on(queue: RqQueue, job_server: str, prefix: str, plain: Redis) -> None:
-    """prepare: execution recorded and popped list left; finalize: all records of a job without result gone."""
+async def test_what_we_write_of_a_job_is_what_rq_reads(
+    queue: RqQueue, job_server: str, prefix: str, plain: Redis
+) -> None:
+    """A begun job looks to rq's own tools as if rq's worker had begun it; an ended or handed back one likewise."""
     connection = rq_connection(job_server, prefix)
-    worker = SimpleWorker([rq_queue("act", connection)], connection=connection, serializer="json")
+    rqs = rq_queue("act", connection)
     await queue.enqueue(act(), 60.0)
-    plain.lmove(f"{prefix}:rq:queue:chime-act", f"{prefix}:rq:queue:chime-act:intermediate")
+    claims = Claims(connection, prefix, f"{HOST_NAME}x", rqs, ttl_s=60.0)
+    at = "2026-01-02T03:04:05.000006Z"
+    assert claims.take(16, at) == [TakenJob("act-r-0-1", 60.0)]
     job = RqJob.fetch("act-r-0-1", connection=connection, serializer="json")
-    execution = worker.prepare_execution(job)
-    assert worker.executions == {execution.id: execution}
-    assert plain.zrange(f"{prefix}:rq:wip:chime-act", 0, -1) == [f"act-r-0-1:{execution.id}"]
-    worker.prepare_job_execution(job, remove_from_intermediate_queue=True)
-    assert not plain.exists(f"{prefix}:rq:queue:chime-act:intermediate")
-    assert plain.hget(f"{prefix}:rq:job:act-r-0-1", "worker_name") == worker.name
-    worker._finalize_success(job, worker.queues[0], execution, None)
-    assert worker.executions == {}
-    assert keys(plain, prefix) == [f"{prefix}:rq:queues", f"{prefix}:rq:worker:{worker.name}"]
+    assert (job.get_status(), job.worker_name) == (JobStatus.STARTED, f"{HOST_NAME}x")
+    assert job.started_at == datetime.fromisoformat(at)
+    assert rqs.started_job_registry.get_job_ids() == ["act-r-0-1"]
+    assert rqs.job_ids == []
+    StartedJobRegistry(queue=rqs).cleanup()
+    assert rqs.started_job_registry.get_job_ids() == ["act-r-0-1"], "rq's own sweep leaves it to us"
+    assert claims.hand_back("act-r-0-1", at, at_front=True)
+    job = RqJob.fetch("act-r-0-1", connection=connection, serializer="json")
+    assert (job.get_status(), job.worker_name, job.started_at) == (JobStatus.QUEUED, None, None)
+    assert (rqs.job_ids, rqs.started_job_registry.get_job_ids()) == (["act-r-0-1"], [])
+    claims.take(16, at)
+    claims.settle(["act-r-0-1"])
+    claims.end()
+    assert not RqJob.exists("act-r-0-1", connection=connection)
+    assert keys(plain, prefix) == [f"{prefix}:rq:queues"]
+    connection.close()
+
+
+async def test_what_another_has_taken_over_stays(queue: RqQueue, job_server: str, prefix: str, plain: Redis) -> None:
+    """A worker whose claim is gone, because it hung, ends and hands back nothing of others."""
+    connection = rq_connection(job_server, prefix)
+    rqs = rq_queue("act", connection)
+    hung, other = (Claims(connection, prefix, f"{HOST_NAME}{name}", rqs, ttl_s=60.0) for name in "ab")
+    await queue.enqueue(act(), 60.0)
+    hung.take(1, "then")
+    hung.end()
+    await queue.discard([act()])
+    assert await queue.enqueue(act(), 60.0)
+    hung.settle(["act-r-0-1"])
+    assert not hung.hand_back("act-r-0-1", "now", at_front=True)
+    assert other.take(1, "now") == [TakenJob("act-r-0-1", 60.0)]
+    hung.settle(["act-r-0-1"])
+    assert RqJob.exists("act-r-0-1", connection=connection)
+    other.settle(["act-r-0-1"])
+    other.end()
+    assert keys(plain, prefix) == [f"{prefix}:rq:queues"]
     connection.close()
 
 
