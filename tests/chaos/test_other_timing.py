@@ -67,7 +67,13 @@ async def test_in_flight(world: Any, playing: Any, undisturbed: Any, concurrency
 @pytest.mark.timeout(limit_s(120, SHARE))
 @pytest.mark.parametrize("on_redis", [False, True], ids=["memory", "redis"])
 async def test_everything_twice(
-    world: Any, playing: Any, undisturbed: Any, redis_server: Any, redis_prefix: str, on_redis: bool
+    world: Any,
+    playing: Any,
+    undisturbed: Any,
+    redis_server: Any,
+    redis_prefix: str,
+    tmp_path: Path,
+    on_redis: bool,
 ) -> None:
     """Jobs, appends, the start and the coordinator twice, at once and later: the fold is the same, to the last byte."""
     alone = await undisturbed(SMALL, SMALL_LAG)
@@ -75,7 +81,7 @@ async def test_everything_twice(
         for seed in rounds(SHARE):
             with told(seed):
                 given = {
-                    "store": RedisLogStore(redis, redis_prefix, SystemClock(), "here"),
+                    "store": RedisLogStore(redis, redis_prefix, SystemClock(), "here", home=tmp_path),
                     "blobs": RedisBlobs(redis, redis_prefix, "here"),
                     "calls": RedisCalls(redis, redis_prefix, "here"),
                 }

@@ -68,8 +68,8 @@ class Appends(RuleBasedStateMachine):
         super().__init__()
         self.model: Log = []
         self.redis: Redis = self.portal.call(client, self.url)
-        self.store = RedisLogStore(self.redis, f"m{uuid4().hex}", SystemClock(), "here")
-        self.log: RedisLog = self.store.open(RUN)
+        self.prefix = f"m{uuid4().hex}"
+        self.log: RedisLog = RedisLogStore(self.redis, self.prefix, SystemClock(), "here").open(RUN)
         self.last: Append | None = None
 
     def first(self, stream: str, back: int) -> int:
@@ -172,7 +172,8 @@ class Appends(RuleBasedStateMachine):
         """Nothing stays on the server."""
 
         async def end() -> None:
-            await self.store.delete(RUN)
+            if keys := [key async for key in self.redis.scan_iter(match=f"{self.prefix}:*", count=1000)]:
+                await self.redis.unlink(*keys)
             await self.redis.aclose()
 
         self.portal.call(end)

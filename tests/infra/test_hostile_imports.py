@@ -63,7 +63,7 @@ class Imports(RuleBasedStateMachine):
         self.folder = Path(mkdtemp(prefix="hostile-"))
         self.prefix = f"i{uuid4().hex}"
         self.redis: Redis = self.portal.call(client, self.url)
-        self.store = RedisLogStore(self.redis, self.prefix, SystemClock(), "here")
+        self.store = RedisLogStore(self.redis, self.prefix, SystemClock(), "here", home=self.folder)
 
     def written(self, lines: list[bytes], form: str) -> Path:
         """An export of `lines`, made by way of memory."""

@@ -141,9 +141,10 @@ class BadLine:
         """Remember an append of events that was answered with `ok`."""
         if not (isinstance(answer, list) and answer and answer[0] == b"ok" and bytes(command[0]).upper() == b"EVALSHA"):
             return
+        keys = int(command[2])
         if not command[3].endswith(b":log"):
             return
-        stream, first = command[5].decode(), int(command[6])
+        stream, first = command[3 + keys].decode(), int(command[4 + keys])
         for version, position in enumerate(answer[2:], first):
             before = self.acknowledged.setdefault((stream, version), int(position))
             if before != position:
