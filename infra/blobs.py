@@ -3,6 +3,8 @@
 import os
 import re
 import shutil
+import threading
+from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from hashlib import sha256
@@ -17,7 +19,7 @@ from redis.asyncio import Redis
 
 from events.codec import canonical
 from events.ids import RunId
-from infra.redis_client import our_errors
+from infra.redis_client import Script, our_errors
 from runtime.errors import MissingBlob
 from runtime.ports import Blobs
 from runtime.task import Message
@@ -30,11 +32,34 @@ HASH = re.compile(r"[0-9a-f]{64}")
 #: a body that unpacks to more is not ours, bytes
 _LARGEST = 1 << 30
 _LEVEL = 3
+#: bodies that a process remembers having stored; the messages of some hundred episodes at once
+_REMEMBERED = 8192
+
+#: KEYS blobs; ARGV how many names, each of them, then name, body, name, body ...: the bodies are stored where they are
+#: not there yet. Answers those of the names alone that have no body.
+_PUT_MANY = Script("""
+local missing, known = {}, tonumber(ARGV[1])
+for i = 2, known + 1 do
+  if redis.call('HEXISTS', KEYS[1], ARGV[i]) == 0 then missing[#missing + 1] = ARGV[i] end
+end
+for i = known + 2, #ARGV, 2 do redis.call('HSETNX', KEYS[1], ARGV[i], ARGV[i + 1]) end
+return missing
+""")
+
+
+class _Compressor(threading.local):
+    """One for each thread: making one costs as much as a message, and two threads cannot share one."""
+
+    def __init__(self) -> None:
+        self.compress = zstandard.ZstdCompressor(level=_LEVEL).compress
+
+
+_COMPRESSOR = _Compressor()
 
 
 def packed(body: bytes) -> bytes:
     """`body` as it is stored."""
-    return zstandard.ZstdCompressor(level=_LEVEL).compress(body)
+    return _COMPRESSOR.compress(body)
 
 
 def unpacked(run: RunId, name: str, stored: bytes) -> bytes:
@@ -63,6 +88,12 @@ class FolderBlobs:
         name = sha256(body).hexdigest()
         await anyio.to_thread.run_sync(self._write, self._path(run, name), body)
         return name
+
+    async def put_many(self, run: RunId, bodies: Sequence[bytes]) -> list[str]:
+        """As `runtime.ports.Blobs.put_many`."""
+        names = [sha256(body).hexdigest() for body in bodies]
+        await anyio.to_thread.run_sync(self._write_many, [self._path(run, name) for name in names], bodies)
+        return names
 
     async def get(self, run: RunId, sha256: str) -> bytes:
         """As `runtime.ports.Blobs.get`."""
@@ -104,6 +135,10 @@ class FolderBlobs:
     def _files(self, run: RunId) -> list[Path]:
         return [path for path in (self._root / run).glob("??/*.zst") if HASH.fullmatch(path.stem)]
 
+    def _write_many(self, paths: Sequence[Path], bodies: Sequence[bytes]) -> None:
+        for path, body in zip(paths, bodies, strict=True):
+            self._write(path, body)
+
     @staticmethod
     def _write(path: Path, body: bytes) -> None:
         if path.exists():
@@ -126,6 +161,8 @@ class RedisBlobs:
 
     def __init__(self, redis: Redis, prefix: str, where: str) -> None:
         self._redis, self._prefix, self._where = redis, prefix, where
+        #: what was stored before, the latest last: a message comes again with every later call of its stage
+        self._stored: OrderedDict[tuple[RunId, str], None] = OrderedDict()
 
     async def put(self, run: RunId, body: bytes) -> str:
         """As `runtime.ports.Blobs.put`."""
@@ -133,6 +170,28 @@ class RedisBlobs:
         with our_errors(self._where):
             await self._redis.hsetnx(self._key(run), name, packed(body))
         return name
+
+    async def put_many(self, run: RunId, bodies: Sequence[bytes]) -> list[str]:
+        """As `runtime.ports.Blobs.put_many`: one command; a body that is known to be there is sent by its name."""
+        names = [sha256(body).hexdigest() for body in bodies]
+        wanted = dict(zip(names, bodies, strict=True))
+        known = [name for name in wanted if (run, name) in self._stored]
+        arguments: list[Any] = [len(known), *known]
+        for name, body in wanted.items():
+            if (run, name) not in self._stored:
+                arguments += [name, packed(body)]
+        with our_errors(self._where):
+            # Since then the run may have been deleted, or the server have lost its tail.
+            while missing := await _PUT_MANY.run(self._redis, [self._key(run)], arguments):
+                arguments = [0]
+                for one in missing:
+                    arguments += [one, packed(wanted[one.decode()])]
+        for name in wanted:
+            self._stored[run, name] = None
+            self._stored.move_to_end((run, name))
+        while len(self._stored) > _REMEMBERED:
+            self._stored.popitem(last=False)
+        return names
 
     async def get(self, run: RunId, sha256: str) -> bytes:
         """As `runtime.ports.Blobs.get`."""
@@ -168,8 +227,15 @@ class RedisBlobs:
 
 async def put_messages(blobs: Blobs, run: RunId, messages: Sequence[Message]) -> str:
     """Store each message once per run, and the list of their hashes as a body of its own; the list's hash."""
-    names = [await blobs.put(run, canonical(message)) for message in messages]
-    return await blobs.put(run, canonical(names))
+    bodies = [canonical(message) for message in messages]
+    listed = message_list(bodies)
+    *_, name = await blobs.put_many(run, [*bodies, listed])
+    return name
+
+
+def message_list(messages: Sequence[bytes]) -> bytes:
+    """The body that names each of `messages`, which are canonical, by its hash."""
+    return canonical([sha256(message).hexdigest() for message in messages])
 
 
 async def get_messages(blobs: Blobs, run: RunId, sha256: str) -> list[Message]:

@@ -17,7 +17,7 @@ from redis.asyncio import Redis
 from events.codec import canonical
 from events.errors import BadInput
 from events.ids import RunId
-from infra.blobs import get_messages, put_messages
+from infra.blobs import get_messages, message_list
 from infra.model_errors import said
 from infra.redis_client import our_errors
 from runtime.errors import ModelRefused, ModelUnavailable, RunStopped, StoreAway
@@ -79,8 +79,8 @@ class CallStore(Protocol):
         """Store `record` unless the field is taken; what is stored."""
         ...
 
-    async def all(self, run: RunId) -> dict[str, bytes]:
-        """Every record of the run by its field."""
+    async def all(self, run: RunId, stream: str | None = None) -> dict[str, bytes]:
+        """Every record of the run, or of one of its streams, by its field."""
         ...
 
     async def discard(self, run: RunId, fields: Collection[str]) -> None:
@@ -100,8 +100,8 @@ class MemoryCalls:
     async def put(self, run: RunId, field: str, record: bytes) -> bytes:
         return self._records.setdefault(run, {}).setdefault(field, record)
 
-    async def all(self, run: RunId) -> dict[str, bytes]:
-        return dict(self._records.get(run, {}))
+    async def all(self, run: RunId, stream: str | None = None) -> dict[str, bytes]:
+        return of_stream(self._records.get(run, {}), stream)
 
     async def discard(self, run: RunId, fields: Collection[str]) -> None:
         for field in fields:
@@ -126,9 +126,13 @@ class RedisCalls:
         # Gone again where the run was deleted in between.
         return record if stored is None else stored
 
-    async def all(self, run: RunId) -> dict[str, bytes]:
+    async def all(self, run: RunId, stream: str | None = None) -> dict[str, bytes]:
         with our_errors(self._where):
-            found = cast("dict[bytes, bytes]", await self._redis.hgetall(self._key(run)))
+            if stream is None:
+                found = cast("dict[bytes, bytes]", await self._redis.hgetall(self._key(run)))
+            else:
+                # The server looks at every name, but sends what belongs to the stream alone.
+                found = dict([one async for one in self._redis.hscan_iter(self._key(run), f"{stream}/*", count=1000)])
         return {field.decode(): record for field, record in found.items()}
 
     async def discard(self, run: RunId, fields: Collection[str]) -> None:
@@ -138,6 +142,21 @@ class RedisCalls:
 
     def _key(self, run: RunId) -> str:
         return f"{self._prefix}:{{{run}}}:calls"
+
+
+def of_stream(records: Mapping[str, bytes], stream: str | None) -> dict[str, bytes]:
+    """Those of `records` that belong to `stream`; all of them for None."""
+    return {field: record for field, record in records.items() if stream is None or field.startswith(f"{stream}/")}
+
+
+class _Written(Struct, frozen=True):
+    """A request in canonical JSON, in the bodies that are kept apart."""
+
+    messages: list[bytes]
+    #: tools and schema
+    rest: bytes
+    #: hex SHA-256 of the whole
+    sha256: str
 
 
 class RecordedCalls:
@@ -162,27 +181,27 @@ class RecordedCalls:
             UnreadableCall: a stored answer that is not of this format.
             StoreAway: where calls are kept does not answer.
         """
-        digest = _digest(request)
-        if (known := await self._store.get(key.run, f"{key.id} {digest}")) is not None:
+        asked = _written(request)
+        if (known := await self._store.get(key.run, f"{key.id} {asked.sha256}")) is not None:
             return await self._stored(key, known)
         began = self._clock.monotonic()
         try:
             answer = await self._model.complete(request, key)
         except (ModelUnavailable, ModelRefused, RunStopped) as error:
-            await self._failed(request, key, digest, began, error)
+            await self._failed(request, asked, key, began, error)
             raise
         # The answer is paid for: whoever stops now finds it when going on.
         with anyio.move_on_after(_STORE_S, shield=True):
-            return await self._kept(request, key, digest, began, answer)
+            return await self._kept(request, asked, key, began, answer)
         raise StoreAway(f"the answer of call {key.id} could not be stored within {_STORE_S:g} s")
 
     async def _kept(
-        self, request: ChatRequest, key: CallKey, digest: str, began: float, answer: ChatAnswer
+        self, request: ChatRequest, asked: _Written, key: CallKey, began: float, answer: ChatAnswer
     ) -> ChatAnswer:
         """The first answer that was written for this call, ours or another worker's."""
-        record = await self._record(request, key, digest, began, answer)
+        record = await self._record(request, asked, key, began, answer)
         written = msgspec.json.encode(record)
-        kept = await self._store.put(key.run, f"{key.id} {digest}", written)
+        kept = await self._store.put(key.run, f"{key.id} {asked.sha256}", written)
         _log.info(
             "model_called", run_id=key.run, call=key.id, model_role=request.role, model=answer.model,
             tokens_in=answer.usage.prompt_tokens, tokens_out=answer.usage.completion_tokens,
@@ -199,20 +218,31 @@ class RecordedCalls:
         return answer
 
     async def _record(
-        self, request: ChatRequest, key: CallKey, digest: str, began: float, answer: ChatAnswer | None
+        self,
+        request: ChatRequest,
+        asked: _Written,
+        key: CallKey,
+        began: float,
+        answer: ChatAnswer | None,
     ) -> CallRecord:
-        rest = {"tools": request.tools, "schema": request.schema}
+        """The record of a call whose bodies are stored: whoever finds it finds what it names."""
+        took_s = self._clock.monotonic() - began
+        bodies = [*asked.messages, message_list(asked.messages), asked.rest]
+        if answer:
+            bodies.append(msgspec.json.encode(answer))
+        names = await self._blobs.put_many(key.run, bodies)
+        messages, rest, *answered = names[len(asked.messages) :]
         return CallRecord(
             id=key.id,
             role=request.role,
             model=answer.model if answer else "",
             usage=answer.usage if answer else TokenUsage(),
-            latency_ms=round(1000 * (self._clock.monotonic() - began)),
+            latency_ms=round(1000 * took_s),
             finish_reason=answer.finish_reason if answer else "",
-            messages=await put_messages(self._blobs, key.run, request.messages),
-            request=await self._blobs.put(key.run, canonical(rest)),
-            answer=await self._blobs.put(key.run, msgspec.json.encode(answer)) if answer else "",
-            sha256=digest,
+            messages=messages,
+            request=rest,
+            answer="".join(answered),
+            sha256=asked.sha256,
             at=self._clock.utc(),
             asked=self._names.get(request.role, ""),
         )
@@ -220,29 +250,34 @@ class RecordedCalls:
     async def _failed(
         self,
         request: ChatRequest,
+        asked: _Written,
         key: CallKey,
-        digest: str,
         began: float,
         error: ModelUnavailable | ModelRefused | RunStopped,
     ) -> None:
         """Kept for the reader, under a field of its own: a failure is never an answer."""
-        record = await self._record(request, key, digest, began, None)
+        record = await self._record(request, asked, key, began, None)
         told = msgspec.structs.replace(
             record, error=error.kind, reason=error.reason, error_class=type(error).__name__, status=error.status
         )
-        await self._store.put(key.run, f"{key.id} {digest} failed {record.at}", msgspec.json.encode(told))
+        await self._store.put(key.run, f"{key.id} {asked.sha256} failed {record.at}", msgspec.json.encode(told))
 
 
-def _digest(request: ChatRequest) -> str:
-    """Hex SHA-256 of the canonical request.
+def _written(request: ChatRequest) -> _Written:
+    """`request` in canonical JSON.
 
     Raises:
         ModelRefused: something that JSON has no form for.
     """
     try:
-        return sha256(canonical(request)).hexdigest()
+        messages = [canonical(message) for message in request.messages]
+        role, schema, tools = canonical(request.role), canonical(request.schema), canonical(request.tools)
     except (ValueError, TypeError, RecursionError) as error:
         raise ModelRefused("unsendable", f"the request cannot be written as JSON: {said(str(error))}") from error
+    # Put together from its parts, as `canonical(request)` would write it.
+    whole = b'{"messages":[%b],"role":%b,"schema":%b,"tools":%b}' % (b",".join(messages), role, schema, tools)
+    rest = b'{"schema":%b,"tools":%b}' % (schema, tools)
+    return _Written(messages=messages, rest=rest, sha256=sha256(whole).hexdigest())
 
 
 async def calls_of(store: CallStore, run: RunId, stream: str | None = None) -> list[CallRecord]:
@@ -251,9 +286,9 @@ async def calls_of(store: CallStore, run: RunId, stream: str | None = None) -> l
     Raises:
         UnreadableCall: a record is not of this format.
     """
-    records = [_read_record(field.split(" ")[0], written) for field, written in (await store.all(run)).items()]
-    mine = [one for one in records if stream is None or one.id.startswith(f"{stream}/")]
-    return sorted(mine, key=lambda one: (one.at, one.id))
+    found = await store.all(run, stream)
+    records = [_read_record(field.split(" ")[0], written) for field, written in found.items()]
+    return sorted(records, key=lambda one: (one.at, one.id))
 
 
 async def messages_of(blobs: Blobs, run: RunId, record: CallRecord) -> list[Message]:

@@ -4,7 +4,7 @@ They lie inside a folder export, and in `<name>.bodies` beside a file `<name>.js
 """
 
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -16,7 +16,7 @@ from msgspec import Struct
 from events.errors import BadInput
 from events.ids import RunId
 from infra.blobs import HASH, packed, unpacked
-from infra.calls import CallRecord, CallStore, UnreadableCall
+from infra.calls import CallRecord, CallStore, UnreadableCall, of_stream
 from infra.segments import UnreadableExport
 from runtime.errors import MissingBlob
 from runtime.ports import Blobs
@@ -101,6 +101,10 @@ class ExportedBlobs:
         """Raises: BadInput, always."""
         raise BadInput(f"{self._folder}: an export is read-only; {len(body)} bytes for run {run} are not written")
 
+    async def put_many(self, run: RunId, bodies: Sequence[bytes]) -> list[str]:
+        """Raises: BadInput, always."""
+        raise BadInput(f"{self._folder}: an export is read-only; {len(bodies)} bodies for run {run} are not written")
+
     async def get(self, run: RunId, sha256: str) -> bytes:
         """As `runtime.ports.Blobs.get`."""
         if not HASH.fullmatch(sha256):
@@ -152,7 +156,7 @@ class ExportedCalls:
         """Raises: BadInput, always."""
         raise BadInput(f"{self._file}: an export is read-only; {len(fields)} calls of run {run} are not removed")
 
-    async def all(self, run: RunId) -> dict[str, bytes]:
+    async def all(self, run: RunId, stream: str | None = None) -> dict[str, bytes]:
         """As `infra.calls.CallStore.all`; an export has one run.
 
         Raises:
@@ -162,7 +166,7 @@ class ExportedCalls:
         del run
         if self._read is None:
             self._read = await anyio.to_thread.run_sync(self._records)
-        return dict(self._read)
+        return of_stream(self._read, stream)
 
     def _records(self) -> dict[str, bytes]:
         found: dict[str, bytes] = {}

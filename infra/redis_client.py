@@ -5,8 +5,9 @@ harmless when it runs twice, and because a blocking read waits as long as it say
 """
 
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from hashlib import sha1
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -16,7 +17,7 @@ from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialBackoff
 from redis.connection import HiredisRespSerializer
-from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
+from redis.exceptions import AuthenticationError, NoPermissionError, NoScriptError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
@@ -91,6 +92,20 @@ def _packing(base: type[AbstractConnection]) -> type[AbstractConnection]:
             return cast("list[bytes]", _PACKER.pack(*args))
 
     return Packing
+
+
+class Script:
+    """A script that a server is asked for by its hash, and told once."""
+
+    def __init__(self, text: str) -> None:
+        self._text, self._sha1 = text, sha1(text.encode(), usedforsecurity=False).hexdigest()
+
+    async def run(self, redis: Redis, keys: Sequence[str], arguments: Sequence[Any]) -> Any:
+        """What it answers."""
+        try:
+            return await redis.evalsha(self._sha1, len(keys), *keys, *arguments)
+        except NoScriptError:
+            return await redis.eval(self._text, len(keys), *keys, *arguments)
 
 
 @asynccontextmanager

@@ -171,6 +171,10 @@ class Blobs(Protocol):
         """Store `body` once; its hash."""
         ...
 
+    async def put_many(self, run: RunId, bodies: Sequence[bytes]) -> list[str]:
+        """Store each of `bodies` once, in one go; their hashes, in order."""
+        ...
+
     async def get(self, run: RunId, sha256: str) -> bytes:
         """The body.
 
@@ -224,6 +228,10 @@ class JobQueue(Protocol):
 
     async def refused(self, run: RunId) -> str | None:
         """Why no live worker can serve `run`, where each worker of a queue has said so; None where one may."""
+        ...
+
+    async def runs(self) -> set[RunId]:
+        """The runs that have a job in any list of the queue: waiting, held, or left behind."""
         ...
 
     async def tidy(self, run: RunId) -> int:

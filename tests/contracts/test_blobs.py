@@ -74,6 +74,32 @@ async def test_a_body_is_stored_once(open_store) -> None:
         assert await store.blobs.hashes(RunId("none")) == []
 
 
+async def test_many_bodies_are_stored_in_one_go(open_store) -> None:
+    """Their hashes in order, doubles too; those that are there already and those that are new."""
+    async with open_store() as store:
+        for bodies in ([], [b"a"], [b"b", b"a", b"", b"b"], [b"a", b"c" * 100_000], [b"a", b"b"]):
+            names = await store.blobs.put_many(RUN, bodies)
+            assert names == [sha256(body).hexdigest() for body in bodies]
+            assert [await store.blobs.get(RUN, name) for name in names] == bodies
+        assert len(await store.blobs.hashes(RUN)) == 4
+        assert await store.blobs.hashes(OTHER) == []
+        await store.blobs.put_many(OTHER, [b"a"])
+        assert len(await store.blobs.hashes(OTHER)) == 1
+
+
+@pytest.mark.parametrize("way", ["delete", "discard"])
+async def test_bodies_that_went_are_stored_again(way: str, open_store) -> None:
+    """However often a store has seen a body: it counts what is there, not what was."""
+    async with open_store() as store:
+        names = await store.blobs.put_many(RUN, [b"a", b"b", b"c"])
+        await (store.blobs.delete(RUN) if way == "delete" else store.blobs.discard(RUN, names[:2]))
+        assert await store.blobs.put_many(RUN, [b"b", b"a", b"d"]) == [
+            names[1], names[0], sha256(b"d").hexdigest(),
+        ]  # fmt: skip
+        assert await store.blobs.get(RUN, names[0]) == b"a"
+        assert len(await store.blobs.hashes(RUN)) == (3 if way == "delete" else 4)
+
+
 async def test_what_is_not_there_is_missing(open_store) -> None:
     """A hash that nobody put, and one that another run has."""
     async with open_store() as store:
@@ -179,7 +205,13 @@ async def test_a_dead_server_is_unreachable() -> None:
     redis = client("redis://user:secret@127.0.0.1:1/0")
     try:
         blobs = RedisBlobs(redis, "p", "redis://user:***@127.0.0.1:1/0")
-        for ask in (blobs.put(RUN, b"x"), blobs.get(RUN, "0" * 64), blobs.hashes(RUN), blobs.delete(RUN)):
+        for ask in (
+            blobs.put(RUN, b"x"),
+            blobs.put_many(RUN, [b"x"]),
+            blobs.get(RUN, "0" * 64),
+            blobs.hashes(RUN),
+            blobs.delete(RUN),
+        ):
             with pytest.raises(Unreachable, match=r"127\.0\.0\.1:1") as caught:
                 await ask
             assert "secret" not in str(caught.value)

@@ -1,7 +1,7 @@
 """Recorded calls: asked once, answered always the same, told in order, never served from a failure."""
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -99,6 +99,9 @@ class Memory:
         name = sha256(body).hexdigest()
         self.bodies[run, name] = body
         return name
+
+    async def put_many(self, run: RunId, bodies: Sequence[bytes]) -> list[str]:
+        return [await self.put(run, body) for body in bodies]
 
     async def get(self, run: RunId, sha256: str) -> bytes:
         if (run, sha256) not in self.bodies:

@@ -168,6 +168,9 @@ class FakeBlobs:
         self.bodies[name] = body
         return name
 
+    async def put_many(self, run: RunId, bodies: Sequence[bytes]) -> list[str]:
+        return [await self.put(run, body) for body in bodies]
+
     async def get(self, run: RunId, sha256: str) -> bytes:
         if sha256 not in self.bodies:
             raise MissingBlob(run, sha256, "not there")
