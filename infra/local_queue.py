@@ -51,6 +51,10 @@ class LocalQueue:
         """None: whoever serves this queue is the only one, and stops the run itself."""
         return None
 
+    async def runs(self) -> set[RunId]:
+        """The runs that have a job that waits or runs."""
+        return {job.run for waiting in self._waiting.values() for job in waiting} | {job.run for job in self._running}
+
     async def tidy(self, run: RunId) -> int:
         """How many of the run's jobs wait or run."""
         return await self.forget(run, dry_run=True)

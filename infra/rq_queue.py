@@ -114,6 +114,11 @@ class RqQueue:
         """Why no live worker can serve `run`, where each worker of a queue has said so; None where one may."""
         return await self._call(lambda: self._refused(run))
 
+    async def runs(self) -> set[RunId]:
+        """The runs that have a job in any of rq's lists: waiting, begun, or left behind."""
+        ids = await self._call(lambda: {id_ for queue in self._queues.values() for id_ in listed(queue)})
+        return {run for id_ in ids if (run := run_of(id_)) is not None}
+
     async def tidy(self, run: RunId) -> int:
         """Remove what the jobs of a finished run have left behind; how many live workers still hold."""
         return await self._call(lambda: self._tidy(run))

@@ -96,14 +96,10 @@ class Server:
         Raises:
             BadInput: there is no run.
         """
-        newest: tuple[str, RunId] | None = None
-        for run in await self.store.runs():
-            first = await self.store.open(run).read(START, 1)
-            if first and (newest is None or (first[0].at, run) > newest):
-                newest = (first[0].at, run)
+        newest = max(await self.store.overview(), key=lambda seen: (seen.first_at, seen.run), default=None)
         if newest is None:
             raise BadInput(f"there is no run on {self.where}; `chime demo` makes three, `chime run start` one of yours")
-        return self.store.open(newest[1])
+        return self.store.open(newest.run)
 
     async def _unknown(self, run: str) -> str:
         runs = await self.store.runs()

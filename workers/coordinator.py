@@ -1,7 +1,7 @@
 """Conductor and projector of the open runs of a server: one reader per run, and what follows from what it reads."""
 
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -11,6 +11,7 @@ import structlog
 from events.errors import ChimeError, Unreachable, VersionGap
 from events.ids import Position, RunId
 from events.kinds import Noted
+from events.log import Recorded
 from infra.leases import Leases
 from runtime.ports import Clock, EventLog, Failures, Intake, JobQueue, LogStore
 from workers.conductor import Conductor, Control
@@ -18,6 +19,8 @@ from workers.projector import Projector
 
 _log = structlog.get_logger("chime.coordinator")
 
+#: events of one read
+_PAGE = 100
 #: how long one wait for news lasts, seconds: a lease is renewed, or looked at, once a round
 _PATIENCE_S = 0.5
 #: how often a lease is renewed while there is news all the time, seconds
@@ -30,6 +33,8 @@ _GRACE_S = 3.0
 _AGAIN_S = 1.0
 #: how often a server's list of runs is read, seconds
 _RUNS_S = 1.0
+#: how often the queue is looked through for jobs of finished runs, seconds
+_SWEEP_S = 30.0
 #: how long the workers of a finished run may take to let go of its last jobs, seconds
 _TIDY_S = 5.0
 
@@ -152,7 +157,9 @@ class RunCoordinator:
 
     async def _read(self) -> None:
         before = self.conductor.control
-        async for page in self._events.pages(self._position):
+        page: Sequence[Recorded] | None = None
+        while page is None or len(page) == _PAGE:
+            page = await self._events.read(self._position, _PAGE)
             for recorded in page:
                 self.conductor.see(recorded)
                 self.projector.see(recorded)
@@ -248,9 +255,12 @@ class Coordinator:
     def __init__(self, store: LogStore, ground: Ground) -> None:
         self._store, self._ground, self._clock = store, ground, ground.clock
         self._serving: set[RunId] = set()
+        #: runs that were finished when we looked
+        self._finished: set[RunId] = set()
 
     async def serve(self) -> None:
         """Until cancelled, over outages of the server."""
+        next_tidy = 0.0
         async with anyio.create_task_group() as tasks:
             while True:
                 try:
@@ -259,12 +269,23 @@ class Coordinator:
                 except Unreachable as error:
                     _log.warning("runs_not_listed", reason=str(error))
                 else:
-                    self._serving.intersection_update(runs)  # one that was deleted may come again under its name
+                    # One that was deleted may come again under its name.
+                    self._serving.intersection_update(runs)
+                    self._finished.intersection_update(runs)
                     for run in runs:
                         if run not in self._serving:
                             self._serving.add(run)
                             tasks.start_soon(self._serve_run, run)
                 await self._clock.sleep(_RUNS_S)
+                if self._clock.monotonic() >= next_tidy:
+                    next_tidy = self._clock.monotonic() + _SWEEP_S
+                    await self._tidy_finished()
+
+    async def _tidy_finished(self) -> None:
+        """Jobs of runs that are finished go from the queue: whoever finished them may have died before it did that."""
+        with suppress(Unreachable):
+            for run in self._finished & await self._ground.queue.runs():
+                await self._ground.queue.tidy(run)
 
     async def _serve_run(self, run: RunId) -> None:
         """One run; a run that cannot go on is left alone, the others go on."""
@@ -272,6 +293,7 @@ class Coordinator:
         while True:
             try:
                 if await _finished(log):
+                    self._finished.add(run)
                     return
                 await self._serve_until_it_stands(log)
             except (Unreachable, VersionGap) as error:

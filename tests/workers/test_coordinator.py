@@ -206,6 +206,34 @@ async def test_a_lost_tail(made_run: Any, brisk: None, ground: Any):
     assert len(await short.read_stream(PROJECTOR_STREAM)) == 6
 
 
+async def test_jobs_of_a_finished_run_are_cleared_away(
+    store: ListLogStore, made_run: Any, brisk: None, ground: Any, monkeypatch: pytest.MonkeyPatch
+):
+    """Whoever finished a run may have died before it cleared the queue: the next coordinator does that."""
+    monkeypatch.setattr("workers.coordinator._RUNS_S", 0.01)
+    monkeypatch.setattr("workers.coordinator._SWEEP_S", 0.0)
+    done, tidied = made_run("done"), list[RunId]()
+    for one in done.events:
+        await store.open(RunId("done")).append(one.stream, one.version, [draft(decode(one))], NOWHERE)
+
+    class Littered(LocalQueue):
+        async def runs(self) -> set[RunId]:
+            return {RunId("done"), RunId("other")}
+
+        async def tidy(self, run: RunId) -> int:
+            tidied.append(run)
+            return 0
+
+    async def cleared() -> bool:
+        return bool(tidied)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(Coordinator(store, ground(Littered())).serve)
+        await until(cleared)
+        tasks.cancel_scope.cancel()
+    assert set(tidied) == {"done"}
+
+
 async def test_jobs_of_a_lost_worker(store: ListLogStore, made_run: Any, brisk: None, ground: Any):
     """Jobs that a queue has lost are put in again; after the third the run goes on without their episode."""
     log, queue = store.open(RunId("a")), LocalQueue()
