@@ -69,15 +69,16 @@ def _table(names: Sequence[str], share: float) -> int:
     here = machine()
     print(f"{about(here)}\n\n{HEADING}", flush=True)
     rows: list[Row] = []
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{datetime.now(UTC):%Y-%m-%dT%H%M%S}.json"
     for name in names:
         for row in measured(name, share):
             rows.append(row)
             print(line(row), flush=True)
-    here = replace(here, load_after=round(os.getloadavg()[0], 1))
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{datetime.now(UTC):%Y-%m-%dT%H%M%S}.json"
-    written = msgspec.json.encode(Results(scale=share, machine=here, rows=rows))
-    path.write_bytes(msgspec.json.format(written, indent=1) + b"\n")
+        # After each file: whoever stops half way keeps what was measured.
+        now = replace(here, load_after=round(os.getloadavg()[0], 1))
+        written = msgspec.json.encode(Results(scale=share, machine=now, rows=rows))
+        path.write_bytes(msgspec.json.format(written, indent=1) + b"\n")
     missed = sum(row.met is False for row in rows)
     print(f"\n{sum(row.met is True for row in rows)} goals met, {missed} missed; written: {path}")
     return int(any(row.not_run for row in rows))

@@ -47,7 +47,7 @@ def rows(scale: Scale) -> Iterator[Row]:
 
 
 def _over(scale: Scale, measure: Callable[[], float]) -> Spread:
-    return spread([measure() for _ in range(3 if scale.share >= 1 else 1)])
+    return spread([measure() for _ in range(2 if scale.share >= 1 else 1)])
 
 
 def _held(folder: Path, log: TextIO, episodes: int, *, forks: bool) -> float:

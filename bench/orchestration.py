@@ -24,7 +24,7 @@ from bench.server import NoServer, Server, server
 from infra.rq_queue import RqQueue
 from infra.telemetry import configure
 
-EPISODES = 200
+EPISODES = 100
 AT_ONCE = 16
 #: milliseconds of CPU time an episode
 THROUGH_RQ, IN_PROCESS = 8.0, 1.5
