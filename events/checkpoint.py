@@ -14,7 +14,7 @@ from events.bank import Banks, Item, Shelf
 from events.codec import canonical, decode
 from events.errors import FoldMismatch, UnreadableEvent
 from events.fold import State
-from events.ids import STAGES, BankVersion, Position, RunId, memory_order
+from events.ids import STAGES, BankVersion, Position, RunId, episode_of, memory_order
 from events.kinds import Abandoned, AnyEvent, Diagnosed, Executed, Planned, RunStarted, Scored, SeededItem
 from events.log import Recorded
 
@@ -30,9 +30,9 @@ class Tally(Struct, kw_only=True):
 
     #: episode streams
     episodes: int = 0
-    scored: int = 0
-    #: episodes with s_t
-    successes: int = 0
+    #: t of every episode with a valid score, in order of the scores: s_t is true, false
+    succeeded: list[int] = msgspec.field(default_factory=list)
+    failed: list[int] = msgspec.field(default_factory=list)
     diagnosed: int = 0
     #: of diagnoses with a judgement
     labels: dict[str, int] = msgspec.field(default_factory=dict)
@@ -48,18 +48,18 @@ class Tally(Struct, kw_only=True):
         Raises:
             UnreadableEvent: as `events.codec.decode`.
         """
-        if recorded.kind in _COUNTED or (recorded.version == 1 and recorded.stream.startswith("episode-")):
+        if (t := episode_of(recorded.stream)) is not None:
             self.episodes += recorded.version == 1
             if recorded.kind in _COUNTED:
-                self._count(decode(recorded))
+                self._count(t, decode(recorded))
 
-    def _count(self, event: AnyEvent) -> None:
+    def _count(self, t: int, event: AnyEvent) -> None:
         match event:
             case Planned() | Executed():
                 self.calls += event.usage.calls
             case Scored():
-                self.scored += 1
-                self.successes += event.success
+                if event.valid:
+                    (self.succeeded if event.success else self.failed).append(t)
             case Diagnosed():
                 self.diagnosed += 1
                 self.calls += event.usage.calls

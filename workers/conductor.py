@@ -5,12 +5,13 @@ gate job, `run_finished`; and notes what it finds out about the run.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 import structlog
 
+from events.checkpoint import Checkpoint
 from events.codec import decode, draft
 from events.ids import RUN_STREAM, StreamId, Version, episode_of, episode_stream
 from events.kinds import (
@@ -97,6 +98,28 @@ class Conductor:
     @property
     def header(self) -> RunStarted | None:
         return self._header
+
+    def begin(self, checkpoint: Checkpoint, own: Iterable[Recorded]) -> None:
+        """Begin where `checkpoint` stands: events after it follow.
+
+        Args:
+            checkpoint: of the log; every episode with an event before it is folded.
+            own: the run's own stream; what comes later is left for `see`.
+        """
+        state, tally = checkpoint.state, checkpoint.tally
+        for one in own:
+            if one.position <= state.position:
+                self.see(one)
+        self.progress = Progress(
+            scores=dict.fromkeys(tally.succeeded, True) | dict.fromkeys(tally.failed, False),
+            labels=Counter(tally.labels),
+            degraded=Counter(tally.degraded),
+            calls=tally.calls,
+            episodes=tally.episodes,
+            diagnosed=tally.diagnosed,
+            abandoned=tally.abandoned,
+            folded=state.banks.version,
+        )
 
     def see(self, recorded: Recorded) -> None:
         """One more event of the log."""

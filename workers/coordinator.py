@@ -9,7 +9,7 @@ import anyio
 import structlog
 
 from events.errors import ChimeError, Unreachable, VersionGap
-from events.ids import Position, RunId
+from events.ids import RUN_STREAM, Position, RunId
 from events.kinds import Noted
 from events.log import Recorded
 from infra.leases import Leases
@@ -99,6 +99,7 @@ class RunCoordinator:
             VersionGap: the server lost the log's tail; what was read does not stand.
         """
         self._rest()
+        await self._begin()
         while True:
             await self._read()
             if await self._holds():
@@ -154,6 +155,13 @@ class RunCoordinator:
         if self._clock.monotonic() >= self._next_look:
             self._next_look = self._clock.monotonic() + _LIVENESS_S
             await self._look_after_jobs()
+
+    async def _begin(self) -> None:
+        """Where an archive holds the beginning of the log, begin with its checkpoint."""
+        if self._position == 0 and (found := await self._events.checkpoint()) is not None:
+            self.conductor.begin(found, await self._events.read_stream(RUN_STREAM))
+            self.projector.begin(found.state)
+            self._position = found.state.position
 
     async def _read(self) -> None:
         before = self.conductor.control

@@ -42,6 +42,11 @@ class Projector:
         """The newest version folded."""
         return self._state.banks.version
 
+    def begin(self, state: State) -> None:
+        """Go on from `state`, whose header is known: events after it follow. Older recalls are not checked."""
+        config = state.begun().config
+        self._state, self._policy, self._window = state, policies.of_run(config), Window(config, state.banks)
+
     def see(self, recorded: Recorded) -> None:
         """One more event of the log.
 
@@ -59,9 +64,7 @@ class Projector:
         if recorded.kind == "folded":
             self._take_over(recorded)
         if self._window is None:
-            config = self._state.begun().config
-            self._policy = policies.of_run(config)
-            self._window = Window(config, self._state.banks)
+            self.begin(self._state)
         elif recorded.kind in ("seeded", "folded"):
             self._window.add(self._state.banks)
 

@@ -104,14 +104,19 @@ class Replica:
             raise VersionGap(f"head of run {self._log.run}", self._state.position, head)
         if head == self._state.position:
             return
+        if self._window is None and (begin := await self._log.checkpoint()) is not None:
+            self._begin(begin.state)
         async for page in self._log.pages(self._state.position, REPLAY_KINDS):
             for recorded in page:
                 self._state = step(self._state, recorded)
                 if self._window is None:
-                    config = self._state.begun().config
-                    self._policy = policies.of_run(config)
-                    self._window = Window(config, self._state.banks)
+                    self._begin(self._state)
                 elif recorded.kind in ("seeded", "folded"):
                     self._window.add(self._state.banks)
         # The filter skips kinds, so the last event read may stand before the head.
         self._state = self._state.at_least(head)
+
+    def _begin(self, state: State) -> None:
+        """The header is known; the versions held begin with the banks of `state`."""
+        config = state.begun().config
+        self._state, self._policy, self._window = state, policies.of_run(config), Window(config, state.banks)

@@ -157,7 +157,7 @@ async def test_an_export_of_an_archive_is_the_log(open_store, tmp_path: Path) ->
 
 async def test_the_runs_own_stream_stays_on_the_server(open_store, tmp_path: Path) -> None:
     """Header, seeds and notes are read without the archive, in order and page by page."""
-    events = made_run(14)
+    events = made_run(18)
     run = events[0].run
     async with open_store() as store:
         await put(store, events)

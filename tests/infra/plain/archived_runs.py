@@ -21,15 +21,16 @@ from infra.redis_log import RedisLog, RedisLogStore
 from runtime.ports import EventLog, Origin
 from workers.run_stream import tell
 
-#: seeds of made-up logs: with a seed bank, with `latest`, with waiting diagnoses
-SEEDS = (5, 6, 11, 14)
+#: seeds of made-up logs: with and without a seed bank, with a lag of 1, 3 and `latest`
+SEEDS = (5, 6, 18, 19)
 START = Position(0)
 
 
 def made_run(seed: int = 5, episodes: int = 30) -> list[Recorded]:
-    """A finished run with one episode in flight, so that little of it has to stay on the server."""
+    """A finished run with one episode in flight, so that little of it has to stay on the server; `episodes` is even."""
     events = made_log(seed, episodes).events
-    events[0]["data"]["config"] |= {"concurrency": 1, "frozen": False}
+    tasks = events[0]["data"]["tasks_total"]
+    events[0]["data"]["config"] |= {"concurrency": 1, "frozen": False, "epochs": episodes // tasks}
     return recorded_log(events)
 
 

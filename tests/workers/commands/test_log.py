@@ -121,3 +121,44 @@ def test_schemas_stand_alone(kind):
     named = {part.split('"')[0] for part in text.split("#/$defs/")[1:]}
     assert named <= set(schema["$defs"])
     assert f"#/$defs/{KINDS[kind].__name__}" in text
+
+
+def test_archive(chime, uploaded, made_run, folder, monkeypatch):
+    """Most of a finished run's log goes into the home; every reader says what it said before; a deletion takes both."""
+    monkeypatch.setattr("infra.archive.SEGMENT", 10)
+    made = made_run()
+    uploaded(made)
+    run, events = made.run, len(made.events)
+    words = [
+        f"log verify {run}", f"memory list {run} --at 1", f"memory list {run}", f"episode show {run} 1",
+        f"log refold {run} -s policy.theta_merge=0.9", f"run show {run}", "run list", "log list", f"episode list {run}",
+        f"log tail {run}", f"log export {run}",
+    ]  # fmt: skip
+    asked = [one.split() for one in words]
+    before = [chime(*one) for one in asked]
+    assert f"would archive {events - 1} more of {events} events" in chime("log", "archive", run, "--dry-run")
+    assert f"archived {events - 1} events of run {run} in" in chime("log", "archive", run)
+    assert "nothing to add" in chime("log", "archive", run)
+    assert [chime(*one) for one in asked] == before
+    segments = sorted(folder.rglob("archive/*/*.jsonl.zst"))
+    whole = segments[0].read_bytes()
+    segments[0].write_bytes(b"x")
+    chime("log", "verify", run, code=4)
+    assert "positions 1 to 10) is damaged" in chime.err
+    assert "archived files" in chime("run", "delete", run, "--dry-run", "--force")
+    segments[0].write_bytes(whole)
+    assert "archived files" in chime("run", "delete", run, "--dry-run")
+    chime("run", "delete", run)
+    assert not list(folder.rglob("archive/*/*"))
+
+
+def test_archive_elsewhere(chime, uploaded, made_run, folder):
+    """A folder of one's own; a reader without it is told which one is missing, and ends with 3."""
+    made = made_run()
+    uploaded(made)
+    assert str(folder / "mine") in chime("log", "archive", made.run, "--to", str(folder / "mine"))
+    (folder / "mine").rename(folder / "moved")
+    chime("log", "verify", made.run, code=3)
+    assert f"archive at folder {folder / 'mine' / made.run}: there is no such folder on this machine" in chime.err
+    chime("log", "archive", made.run, "--to", str(folder / "other"), code=2)
+    assert "one place" in chime.err
