@@ -1,7 +1,7 @@
 """`make bench`: every row of the table, measured in one run; CPU time first, wall time beside it.
 
     python -m bench [--quick] [ROW ...]        measure, print, write bench/results/<time>.json
-    python -m bench table [FILE]               the table of a results file in Markdown (default: the reference)
+    python -m bench table [--brief] [FILE]     the table of a results file in Markdown (default: the reference)
 
 One file for each row, with `rows(scale)`; each is measured in a process of its own. `--quick`, or CHIME_BENCH_SCALE
 (1 = everything), makes it small: then the figures say only that the rows work.
@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from bench.machine import Machine, machine
 from bench.measure import Row, Scale, share_asked
-from bench.table import HEADING, about, line, markdown
+from bench.table import HEADING, about, line, markdown, worst
 
 RESULTS = Path(__file__).parent / "results"
 #: the files of the table, in its order
@@ -47,9 +47,10 @@ class Results(Struct, frozen=True, kw_only=True):
 def main(arguments: Sequence[str]) -> int:
     """Print the table as it is measured, and write it down; 1 where a row could not be measured."""
     if arguments[:1] == ["table"]:
-        path = Path(arguments[1]) if len(arguments) > 1 else RESULTS / "reference.json"
+        brief, files = "--brief" in arguments, [one for one in arguments[1:] if one != "--brief"]
+        path = Path(files[0]) if files else RESULTS / "reference.json"
         results = msgspec.json.decode(path.read_bytes(), type=Results)
-        print(markdown(results.machine, results.rows))
+        print(markdown(results.machine, worst(results.rows) if brief else results.rows))
         return 0
     parser = argparse.ArgumentParser(prog="python -m bench")
     parser.add_argument("--quick", action="store_true", help="small: whether the rows work")

@@ -1,6 +1,8 @@
 """Rows as people read them: lines on a terminal, a table in Markdown."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+from msgspec.structs import replace
 
 from bench.machine import Machine
 from bench.measure import Row, Spread, Timing
@@ -31,6 +33,25 @@ def markdown(machine: Machine, rows: Iterable[Row]) -> str:
         cells = [f"{row.group}: {row.what}", row.beside, _cpu(row.ours), _cpu(row.theirs), _figure(row), goal]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, "", about(machine)])
+
+
+def worst(rows: Sequence[Row]) -> list[Row]:
+    """One row for each goal and library: the one that stands worst, its name saying of how many."""
+    groups: dict[tuple[str, str, str], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row.group, row.goal, row.beside), []).append(row)
+    found = []
+    for alike in groups.values():
+        row = max(alike, key=_badness)
+        found.append(row if len(alike) == 1 else replace(row, what=f"{row.what} (worst of {len(alike)})"))
+    return found
+
+
+def _badness(row: Row) -> tuple[bool, bool, float]:
+    figure = row.figure.median if row.figure is not None else 0.0
+    # More is better of a rate, and of how many times less than another one something costs.
+    more_is_better = row.goal.startswith(">=") or row.unit == "x less"
+    return bool(row.not_run), row.met is False, -figure if more_is_better else figure
 
 
 def about(machine: Machine) -> str:

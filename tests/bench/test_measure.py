@@ -24,7 +24,7 @@ from bench.measure import (
     spread,
     within,
 )
-from bench.table import duration, line, markdown
+from bench.table import duration, line, markdown, worst
 
 #: ours takes 1, 2, 6 ms where theirs takes 1, 1, 2 ms
 FOUND = {
@@ -107,6 +107,20 @@ def test_the_table_says_missed_and_not_run():
     text = markdown(machine(), [missed, absent])
     assert "| append: ours | theirs | 2.00 ms | 1.00 ms | 2.00 x (1.00 .. 3.00) | <= 1 x: **missed** |" in text
     assert "| not run: it needs a module |" in text
+
+
+def test_the_brief_table_shows_what_stands_worst():
+    """Of rows with one goal beside one library the largest ratio stays, or the smallest rate, and says of how many."""
+    ratios = [
+        Row(group="append", what=name, beside="XADD", figure=Spread(at, at, at), unit="x", goal="<= 2 x", met=at <= 2)
+        for name, at in (("small", 1.0), ("large", 3.0), ("middle", 1.5))
+    ]
+    rates = [
+        Row(group="replay", what=name, figure=Spread(at, at, at), unit="events/s", goal=">= 1 events/s", met=True)
+        for name, at in (("fast", 9.0), ("slow", 4.0))
+    ]
+    assert [row.what for row in worst([*ratios, *rates])] == ["large (worst of 3)", "slow (worst of 2)"]
+    assert worst(ratios[:1]) == ratios[:1]
 
 
 def test_results_are_read_as_they_were_written():
