@@ -21,10 +21,11 @@ from bench.free import TASKS, BareEngine, FreeEngine, begun, freed, played, queu
 from bench.measure import Rounds, Row, Scale, Subject, rounds, spread, timing
 from bench.peer import PYTHON, Peer, PeerMissing, peer
 from bench.server import NoServer, Server, server
+from bench.table import OVER_OURS
 from infra.rq_queue import RqQueue
 from infra.telemetry import configure
 
-EPISODES = 100
+EPISODES = 50
 AT_ONCE = 16
 #: milliseconds of CPU time an episode
 THROUGH_RQ, IN_PROCESS = 8.0, 1.5
@@ -76,8 +77,8 @@ def _table(found: Rounds, ours: dict[str, float], missing: dict[str, str]) -> It
             mine, theirs = found[f"{kind}, {way}"], found[name]
             times = spread([other.cpu_s / one.cpu_s for one, other in zip(mine, theirs, strict=True)])
             yield Row(
-                group=_GROUP, what=f"{kind}, {way}", beside=name, ours=timing(mine), theirs=timing(theirs),
-                figure=times, unit="x less",
+                group=_GROUP, what=f"{kind}, {way}", beside=name + OVER_OURS, ours=timing(mine), theirs=timing(theirs),
+                figure=times, unit="x",
             )  # fmt: skip
 
 

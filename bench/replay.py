@@ -10,6 +10,7 @@ from bench.made import REAL, RUN, MadeLog, Shape, restored
 from bench.measure import Row, Scale, Subject, rated, ratio, rounds, timing
 from bench.peer import PeerMissing, peer
 from bench.server import server
+from bench.table import OVER_OURS
 from events.codec import export_line
 from events.fold import REPLAY_KINDS, State, step
 from events.ids import Position
@@ -99,12 +100,12 @@ def replays(
         for name in _PEERS:
             goal = f">= {TIMES:g} x"
             if name in missing:
-                yield Row(group=group, what=f"{ours}, rate", beside=name, goal=goal, not_run=missing[name])
+                yield Row(group=group, what=f"{ours}, rate", beside=name + OVER_OURS, goal=goal, not_run=missing[name])
                 continue
             figure = ratio(found[name], found[ours])
             yield Row(
-                group=group, what=f"{ours}, rate", beside=name, ours=timing(found[ours]), theirs=timing(found[name]),
-                figure=figure, unit="x", goal=goal, met=figure.median >= TIMES,
+                group=group, what=f"{ours}, rate", beside=name + OVER_OURS, ours=timing(found[ours]),
+                theirs=timing(found[name]), figure=figure, unit="x", goal=goal, met=figure.median >= TIMES,
             )  # fmt: skip
 
 

@@ -7,6 +7,8 @@ from msgspec.structs import replace
 from bench.machine import Machine
 from bench.measure import Row, Spread, Timing
 
+#: the end of a name that stands beside ours where the figure is its cost over ours
+OVER_OURS = ": its cost over ours"
 #: the heading of the printed table
 HEADING = f"{'what':<66} {'ours, CPU':>10} {'beside':>10} {'figure (low .. high)':>32}  goal"
 
@@ -49,8 +51,8 @@ def worst(rows: Sequence[Row]) -> list[Row]:
 
 def _badness(row: Row) -> tuple[bool, bool, float]:
     figure = row.figure.median if row.figure is not None else 0.0
-    # More is better of a rate, and of how many times less than another one something costs.
-    more_is_better = row.goal.startswith(">=") or row.unit == "x less"
+    # More is better of a rate, and of how many times as much another one costs.
+    more_is_better = row.goal.startswith(">=") or row.beside.endswith(OVER_OURS)
     return bool(row.not_run), row.met is False, -figure if more_is_better else figure
 
 
