@@ -207,7 +207,15 @@ class RedisLog:
 
     async def read(self, after: Position, limit: int, kinds: frozenset[str] | None = None) -> list[Recorded]:
         """As `runtime.ports.EventLog.read`."""
-        return (await self._page(after, limit, kinds)).events
+        found: list[Recorded] = []
+        while True:
+            page = await self._page(after, limit, kinds)
+            found += page.events
+            limit -= page.last - after
+            if limit <= 0 or page.last == after or after >= self._past.trimmed:
+                # What the server still holds comes at once; the archive answers a segment at a time.
+                return found
+            after = page.last
 
     async def _page(self, after: Position, limit: int, kinds: frozenset[str] | None) -> _Page:
         """What the server still holds, or what the archive does."""
@@ -371,14 +379,17 @@ class RedisLogStore:
     async def delete(self, run: RunId, *, dry_run: bool = False) -> dict[str, int]:
         """As `runtime.ports.LogStore.delete`: every key with the run's hash tag."""
         archived = await self.archived(run).look()
-        storage = storage_at(archived.note.storage if archived.note else place_of(run, None), self.home)
-        counts = {"events": int(archived.head), "archived files": len(await storage.names())}
+        place = archived.note.storage if archived.note else place_of(run, None)
+        # Without a note there may still be files: what an archiving that was cut short has left.
+        storage = storage_at(place, self.home) if archived.note or self.home else None
+        counts = {"events": int(archived.head), "archived files": len(await storage.names()) if storage else 0}
         pattern = f"{_escaped(self._prefix)}:{{{run}}}:*"
         with our_errors(self._where):
             keys = [key async for key in self._redis.scan_iter(match=pattern, count=1000)]
             if not dry_run:
                 # The list of runs last: a deletion that is cut short can be asked for again.
-                await storage.clear()
+                if storage:
+                    await storage.clear()
                 if keys:
                     await self._redis.unlink(*keys)
                 await self._redis.srem(aside_key(self._prefix), run)

@@ -2,9 +2,11 @@
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import anyio
 import pytest
+from archiving_store import ArchivingStore
 
 from events.codec import draft
 from events.errors import BadInput, Unreachable, VersionGap
@@ -27,8 +29,8 @@ def noted(topic: str) -> Draft:
     return draft(Noted(topic=topic, facts={"text": "ü\u2028 \N{GRINNING FACE}"}))
 
 
-@pytest.fixture(params=["list", "redis"])
-def open_store(request: pytest.FixtureRequest, redis_prefix: str):
+@pytest.fixture(params=["list", "redis", "archived"])
+def open_store(request: pytest.FixtureRequest, redis_prefix: str, tmp_path: Path):
     """A way to open an empty store of each kind."""
 
     @asynccontextmanager
@@ -37,8 +39,9 @@ def open_store(request: pytest.FixtureRequest, redis_prefix: str):
             yield ListLogStore(SystemClock())
             return
         server = request.getfixturevalue("redis_server")
+        kind = ArchivingStore if request.param == "archived" else RedisLogStore
         async with connected(server.url) as redis:
-            yield RedisLogStore(redis, redis_prefix, SystemClock(), server.url)
+            yield kind(redis, redis_prefix, SystemClock(), server.url, home=tmp_path)
 
     return opened
 

@@ -83,9 +83,7 @@ async def test_a_finished_run_reads_as_before(seed: int, open_store, redis_prefi
             assert await read_all(there) == events
         for after in (0, 1, 2, 6, 7, 8, 50, len(events) - 2, len(events) - 1, len(events)):
             assert await read_all(store.open(run), after) == events[after:]
-            page = await store.open(run).read(Position(after), 9)
-            assert page == events[after : after + len(page)]
-            assert page or after == len(events)
+            assert await store.open(run).read(Position(after), 9) == events[after : after + 9]
         assert await read_all(log) == events
         assert (await log.index(), await log.head()) == (index, len(events))
         for stream in index:
