@@ -15,13 +15,12 @@ from msgspec import Struct
 from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
-from redis.backoff import ExponentialBackoff
-from redis.connection import HiredisRespSerializer
 from redis.exceptions import AuthenticationError, NoPermissionError, NoScriptError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from events.errors import BadInput, ChimeError
+from infra.redis_line import BACKOFF, PACKER, SharingRedis
 from runtime.errors import StoreAway
 
 #: a connection's time to be made and to answer one command, seconds
@@ -31,7 +30,6 @@ CONNECT_S, COMMAND_S = 5.0, 15.0
 CONNECTIONS = 10_000
 #: tries after the first, for a connection that broke: under a second; and those of a process that can only wait: 7 s
 RETRIES, PATIENT_RETRIES = 3, 10
-_PACKER = HiredisRespSerializer()
 #: parameters of a URL that nobody should read
 _SECRET = re.compile(r"([?&](?:ssl_)?password=)[^&#]*")
 #: the oldest server whose commands suffice
@@ -67,14 +65,18 @@ def client(url: str, retries: int = RETRIES) -> Redis:
         BadInput: not such a URL, or a parameter in it that redis-py does not know.
     """
     try:
-        opened = Redis.from_url(
-            url,
-            socket_connect_timeout=CONNECT_S,
-            socket_timeout=COMMAND_S,
-            retry=Retry(ExponentialBackoff(cap=1.0, base=0.05), retries),
-            health_check_interval=30,
-            max_connections=CONNECTIONS,
+        opened = cast(
+            "SharingRedis",
+            SharingRedis.from_url(
+                url,
+                socket_connect_timeout=CONNECT_S,
+                socket_timeout=COMMAND_S,
+                retry=Retry(BACKOFF, retries),
+                health_check_interval=30,
+                max_connections=CONNECTIONS,
+            ),
         )
+        opened.retries, opened.patience_s = retries, COMMAND_S
         # A parameter that is unknown would come out at the first command, as an error of another kind.
         pool = opened.connection_pool
         pool.connection_class = _packing(pool.connection_class)
@@ -89,7 +91,7 @@ def _packing(base: type[AbstractConnection]) -> type[AbstractConnection]:
 
     class Packing(base):  # type: ignore[valid-type,misc]  # TCP, TLS or unix socket, as the URL says
         def pack_command(self, *args: Any) -> list[bytes]:
-            return cast("list[bytes]", _PACKER.pack(*args))
+            return cast("list[bytes]", PACKER.pack(*args))
 
     return Packing
 
