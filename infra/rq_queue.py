@@ -214,8 +214,11 @@ class RqQueue:
 
     def _tidy(self, run: RunId) -> int:
         mine, still = of_run(run), 0
-        for queue in self._queues.values():
-            still += len(remove_unheld(queue, self._prefix, filter(mine.fullmatch, listed(queue))))
+        # In no list: what a coordinator was killed over while it enqueued it.
+        anywhere = scattered(self._connection, run)
+        for kind, queue in self._queues.items():
+            ids = {id_ for id_ in anywhere if id_.startswith(f"{kind}-")} | set(filter(mine.fullmatch, listed(queue)))
+            still += len(remove_unheld(queue, self._prefix, ids))
             remove_dead_workers(queue, self._prefix)
             remove_empty(queue)
         return still

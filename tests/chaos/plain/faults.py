@@ -8,13 +8,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from random import Random
 
-from troupe import Member, Troupe
+from chaos_budget import LONG
+from troupe import RUN, Member, Troupe
 
 #: fault -> how often, among all
 WEIGHTS = {
     "kill_act": 5, "kill_diagnose": 3, "kill_coordinator": 4, "kill_host": 3, "kill_server": 2,
     "pause_act": 1, "pause_diagnose": 1, "pause_coordinator": 2, "pause_server": 1,
-    "cut": 2, "delay": 1, "swallow_answers": 2, "swallow_commands": 1,
+    "cut": 2, "delay": 1, "swallow_answers": 2, "swallow_commands": 1, "archive": 2 if LONG else 0,
 }  # fmt: skip
 #: how long one fault is given to be survived before the next one comes, seconds
 _NEWS_S = 6.0
@@ -50,7 +51,7 @@ class Faults:
 
     def calm(self) -> None:
         """End every fault that lasts."""
-        for _, end in self._ends:
+        for _, end in sorted(self._ends, key=lambda one: one[0]):
             end()
         self._ends = []
 
@@ -91,6 +92,8 @@ class Faults:
                 self._hit_server(what)
             case _, "host":
                 return self._kill_host()
+            case "archive", _:
+                self._archive()
             case "kill" | "pause", _:
                 return self._hit_member(what, whom)
             case _:
@@ -123,6 +126,11 @@ class Faults:
             troupe.pause(member)
             self._later(self._dice.choice((0.3, 2.0, 12.0)), lambda: troupe.go_on(member))
         return True
+
+    def _archive(self) -> None:
+        """The log's beginning out of the server, by somebody who is killed at it or not."""
+        archiver = self._troupe.once("archive", "log", "archive", RUN)
+        self._later(self._dice.choice((1.0, 3.0, 6.0, 60.0)), archiver.kill)
 
     def _hit_line(self, what: str, which: str) -> None:
         line, dice = self._troupe.line, self._dice

@@ -169,6 +169,8 @@ class Troupe:
             "CHIME_REDIS_PREFIX": PREFIX, "OPENAI_API_KEY": "any", "TROUPE": self._mark,
         }  # fmt: skip
         self.members: list[Member] = []
+        #: processes that end by themselves
+        self.passing: list[subprocess.Popen[bytes]] = []
 
     # -- the run -------------------------------------------------------------------------------------------------------
 
@@ -197,7 +199,7 @@ class Troupe:
         """As `begin`, by a `chime run start` that is killed as soon as the run is there, its workers with it."""
         numbers = ("--limit", str(limit), "--concurrency", str(concurrency), "--lag", str(lag))
         model = ("--base-url", self.endpoint.url, "--model", MODEL)
-        started = self._process(("run", "start", "toy", *model, *numbers, "--run", RUN), self.folder / "said" / "start")
+        started = self.once("start", "run", "start", "toy", *model, *numbers, "--run", RUN)
         until(self.length, "the run is begun")
         started.kill()
         started.wait()
@@ -215,7 +217,7 @@ class Troupe:
 
     def length(self) -> int:
         """How many events the log has."""
-        return int(self.server.client.xlen(f"{PREFIX}:{{{RUN}}}:log"))
+        return int(self.server.client.hget(f"{PREFIX}:{{{RUN}}}:index", "@head") or 0)
 
     def finished(self) -> bool:
         """Whether the log's last event ends the run."""
@@ -253,6 +255,11 @@ class Troupe:
                 stdin=subprocess.DEVNULL, stdout=file, stderr=file,
             )  # fmt: skip
 
+    def once(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+        """`chime` with `arguments`, once."""
+        self.passing.append(self._process(arguments, self.folder / "said" / name))
+        return self.passing[-1]
+
     def kill(self, member: Member) -> None:
         """SIGKILL, and another one in its place."""
         member.process.kill()
@@ -284,7 +291,9 @@ class Troupe:
         return [pid for pid in found if mark in _read(Path(f"/proc/{pid}/environ")).split(b"\0")]
 
     def end(self) -> dict[str, int]:
-        """SIGTERM to everybody; exit codes by name."""
+        """SIGTERM to everybody who goes on; exit codes by name."""
+        for process in self.passing:
+            process.wait(PATIENCE_S)
         for member in self.members:
             member.process.send_signal(signal.SIGCONT)
             member.process.terminate()
@@ -300,10 +309,10 @@ class Troupe:
         ]
 
     def close(self) -> None:
-        for member in self.members:
-            if member.process.poll() is None:
-                member.process.kill()
-            member.process.wait()
+        for process in [*self.passing, *(member.process for member in self.members)]:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
         for pid in self.alive():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
