@@ -8,7 +8,7 @@ from chaos_budget import limit_s, rounds, told
 from hostile import TOKENS, golden_logs, hostile_line
 
 from events.codec import canonical, decode, draft, export_line, parse_line
-from events.errors import BadInput, ChimeError, UnreadableEvent
+from events.errors import BadInput, ChimeError, EventTooLarge, UnreadableEvent, UnwritableEvent
 from events.fold import replay
 from events.log import Recorded
 from events.verify import verify
@@ -33,8 +33,8 @@ def read(line: bytes) -> Recorded | None:
         return None
     try:
         again = draft(event)
-    except (UnreadableEvent, ValueError):
-        return one  # over the cap, or a number that JSON has not
+    except (EventTooLarge, UnwritableEvent):
+        return one  # over the cap, a number that JSON has not, or a vector that is none, which its use finds
     assert canonical(event) == again.data
     parse_line(export_line(one), "line 7")
     return one
