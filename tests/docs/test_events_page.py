@@ -15,6 +15,7 @@ import zstandard
 from events.codec import EVENT_CAP, decode, export_line, parse_line
 from events.ids import Position
 from events.kinds import KINDS
+from infra.archive import TOPIC
 from infra.calls import CallRecord
 from infra.exported_bodies import ExportedBlobs
 from infra.segments import Manifest, Segment, SegmentLog
@@ -59,7 +60,7 @@ def test_the_lists_of_reasons_are_complete(page: Callable[[str], Any]) -> None:
     own = {*ENVIRONMENT_STOPS, MODEL_STOP, *re.findall(r'stop = "(\w+)"', source), "done", "context"}
     assert [word for word in sorted(own) if f"`{word}`" not in stops] == []
     rows = " ".join(row[0] for row in page(NAME).table("event"))
-    for word in ("pause", "resume", "cancel", STOPPED, OPERATIONAL, "recall_differs"):
+    for word in ("pause", "resume", "cancel", STOPPED, OPERATIONAL, "recall_differs", TOPIC):
         assert f"`{word}`" in rows
 
 
