@@ -20,7 +20,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from events.errors import BadInput, ChimeError
-from infra.redis_line import BACKOFF, PACKER, SharingRedis
+from infra.redis_line import BACKOFF, SharingRedis, packed
 from runtime.errors import StoreAway
 
 #: a connection's time to be made and to answer one command, seconds
@@ -91,7 +91,7 @@ def _packing(base: type[AbstractConnection]) -> type[AbstractConnection]:
 
     class Packing(base):  # type: ignore[valid-type,misc]  # TCP, TLS or unix socket, as the URL says
         def pack_command(self, *args: Any) -> list[bytes]:
-            return cast("list[bytes]", PACKER.pack(*args))
+            return [packed(args)]
 
     return Packing
 

@@ -14,9 +14,8 @@ import hiredis
 from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection
 from redis.backoff import ExponentialBackoff
-from redis.connection import HiredisRespSerializer
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import InvalidResponse, RedisError
+from redis.exceptions import DataError, InvalidResponse, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from typing_extensions import override
 
@@ -24,8 +23,22 @@ from typing_extensions import override
 SHARED = frozenset({"EVALSHA", "HGET", "HSETNX", "XRANGE"})
 #: between the tries of a command whose connection broke
 BACKOFF = ExponentialBackoff(cap=1.0, base=0.05)
-PACKER = HiredisRespSerializer()
 _MORE = object()
+
+
+def packed(command: tuple[Any, ...]) -> bytes:
+    """A command as it is sent. Its first word may be several, as redis-py has them.
+
+    Raises:
+        DataError: an argument that a command cannot have.
+    """
+    first = command[0]
+    if isinstance(first, str) and " " in first:
+        command = (*first.split(), *command[1:])
+    try:
+        return cast("bytes", hiredis.pack_command(command))
+    except TypeError as error:
+        raise DataError(str(error)) from error
 
 
 class Line(asyncio.Protocol):
@@ -148,8 +161,7 @@ class SharingRedis(Redis):
         """As redis-py's."""
         if args[0] not in SHARED or self.single_connection_client:
             return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
-        command = b"".join(PACKER.pack(*args))
-        reply = await self._reply(command)
+        reply = await self._reply(packed(args))
         options.pop("keys", None)
         callback = self.response_callbacks.get(args[0])
         return reply if callback is None else callback(reply, **options)

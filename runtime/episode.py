@@ -173,12 +173,13 @@ class _Stages:
             # Somebody was here before, perhaps this job before its process died, and may have gone on from there.
             return await self.progress()
         # From the bytes, as whoever takes over would read it: they may say less than the objects they were made of.
+        now, attempt = self._ctx.clock.utc(), self._job.attempt
         read = [
             decode(
-                recorded(one, run=run, stream=self.stream, version=first + place, position=result.positions[place],
-                         at=self._ctx.clock.utc(), cause=cause, attempt=self._job.attempt)
+                recorded(one, run=run, stream=self.stream, version=version, position=position, at=now, cause=cause,
+                         attempt=attempt)
             )
-            for place, one in enumerate(drafts)
+            for version, (position, one) in enumerate(zip(result.positions, drafts, strict=True), first)
         ]  # fmt: skip
         return Progress(events=[*at.events, *read])
 

@@ -72,8 +72,10 @@ def lint(
 def _findings(text: str, trajectory: Sequence[Message]) -> Iterator[tuple[str, bool]]:
     yield "copied_id", _copies_identifier(text, trajectory)
     yield "copied_argument", _copies_argument(text, trajectory)
-    yield "control_character", any(_is_control(character) for character in text)
-    yield "bidi_character", any(character in _BIDI for character in text)
+    # Of ASCII text, all that may be found here is unprintable.
+    suspect = "" if text.isascii() and text.replace("\n", "").replace("\t", "").isprintable() else text
+    yield "control_character", any(_is_control(character) for character in suspect)
+    yield "bidi_character", any(character in _BIDI for character in suspect)
     yield "ansi_escape", _ANSI.search(text) is not None
     yield "injection", _INJECTION.search(text) is not None
 
