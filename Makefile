@@ -2,7 +2,8 @@
 #
 #   make demo    the whole loop on real tasks, no key and no server of yours: three arms, one table, banks rebuilt
 #   make test    every test (real Redis or Valkey, real rq, real HTTP, the BFCL environment)
-#   make chaos   200 kills of real processes and minutes of hostile input: MINUTES=10 KILLS=200 SEED=<seconds since 1970>
+#   make chaos   200 kills of real processes, minutes of hostile input and 1,000 simulated worlds:
+#                MINUTES=10 KILLS=200 SEED=<seconds since 1970>
 #   make lint    ruff, mypy --strict, pyright, import-linter, deptry
 #   make bench   measurements side by side with other libraries; writes bench/results/
 #   make lock    resolve the dependencies anew (needs uv)
@@ -41,7 +42,8 @@ demo: bfcl
 test: bfcl
 	$(BIN)/pytest -q -n 2 --dist loadfile
 
-# A failure names its seed and kills: `make chaos SEED=17 KILLS=20 MINUTES=0` plays the same again.
+# A failure names its seed and kills: `make chaos SEED=17 KILLS=20 MINUTES=0` plays the same again. A simulated world
+# that fails is played again, call by call, by CHIME_SIMULATION_SEED=... and the test that it names.
 MINUTES ?= 10
 KILLS ?= 200
 ifndef SEED
