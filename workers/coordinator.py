@@ -13,6 +13,7 @@ from events.ids import RUN_STREAM, Position, RunId
 from events.kinds import Noted
 from events.log import Recorded
 from infra.leases import Leases
+from infra.redis_client import ServerFull
 from runtime.ports import Clock, EventLog, Failures, Intake, JobQueue, LogStore
 from workers.conductor import Conductor, Control
 from workers.projector import Projector
@@ -66,8 +67,8 @@ class RunView:
     projector: Projector
     #: whether we coordinate the run; else another process does
     acting: bool
-    #: why no new episode is begun
-    intake: str | None
+    #: why nothing new is begun: no room, or a server that is away
+    waits_for: str | None
 
 
 class RunCoordinator:
@@ -105,19 +106,21 @@ class RunCoordinator:
             if await self._holds():
                 await self._act()
             if self._on_round:
-                self._on_round(
-                    RunView(
-                        run=self._events.run,
-                        conductor=self.conductor,
-                        projector=self.projector,
-                        acting=self._term is not None,
-                        intake=self._intake,
-                    )
-                )
+                self._on_round(self.view(self._intake))
             if self.conductor.control in ("finished", "stopped"):
                 await self._lease.release()
                 return self.conductor.control
             await self._events.wait(self._position, _PATIENCE_S)
+
+    def view(self, waits_for: str | None) -> RunView:
+        """What the run looks like now."""
+        return RunView(
+            run=self._events.run,
+            conductor=self.conductor,
+            projector=self.projector,
+            acting=self._term is not None,
+            waits_for=waits_for,
+        )
 
     async def leave(self) -> None:
         """Let another one take over at once; nothing where the server is away, as the lease expires."""
@@ -216,18 +219,16 @@ async def coordinated(
         log: of the run.
         ground: the server's queue, leases and room, and the clock.
         on_round: told after each round.
-        patience_s: how long the server may be away, or full.
+        patience_s: how long the server may be away; one that is full is waited for until there is room.
 
     Raises:
         Unreachable: it is away for longer.
         FoldMismatch: the log holds a fold that this code would not make.
     """
-    clock = ground.clock
-    away_since: float | None = None
+    outage = _Outage(log.run, ground, patience_s)
 
     def reached(view: RunView) -> None:
-        nonlocal away_since
-        away_since = None
+        outage.over()
         if on_round is not None:
             on_round(view)
 
@@ -239,22 +240,44 @@ async def coordinated(
             except VersionGap as error:
                 _log.warning("log_read_again", run_id=log.run, reason=str(error))
                 coordinator = RunCoordinator(log, ground, reached)
-                await clock.sleep(_AGAIN_S)
+                await ground.clock.sleep(_AGAIN_S)
             except Unreachable as error:
-                now = clock.monotonic()
-                if away_since is None:
-                    _log.warning("server_away", run_id=log.run, reason=str(error))
-                    away_since = now
-                if now - away_since >= patience_s:
-                    raise
-                if ground.revive is not None:
-                    with suppress(Unreachable):
-                        await ground.revive()
-                await clock.sleep(_AGAIN_S)
+                if on_round is not None:
+                    on_round(coordinator.view(str(error)))
+                await outage.waited(error)
             else:
                 return coordinator
     finally:
         await coordinator.leave()
+
+
+class _Outage:
+    """How long a run's server has been away, and what is done about it."""
+
+    def __init__(self, run: RunId, ground: Ground, patience_s: float) -> None:
+        self._run, self._ground, self._patience_s = run, ground, patience_s
+        self._since: float | None = None
+
+    def over(self) -> None:
+        """The server has answered."""
+        self._since = None
+
+    async def waited(self, error: Unreachable) -> None:
+        """A moment later; a server of ours that has died was started again.
+
+        Raises:
+            Unreachable: the patience is over. A server that is full is waited for without end.
+        """
+        now = self._ground.clock.monotonic()
+        if self._since is None:
+            _log.warning("server_away", run_id=self._run, reason=str(error))
+            self._since = now
+        if now - self._since >= self._patience_s and not isinstance(error, ServerFull):
+            raise error
+        if self._ground.revive is not None:
+            with suppress(Unreachable):
+                await self._ground.revive()
+        await self._ground.clock.sleep(_AGAIN_S)
 
 
 class Coordinator:

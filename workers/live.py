@@ -42,8 +42,8 @@ def _waits_for(view: RunView) -> str:
     """Why nothing new begins, where that is so."""
     if view.conductor.control == "paused":
         return f"paused: {view.conductor.reason} (chime ops resume {view.run})"
-    if view.intake is not None:
-        return f"waits for room: {view.intake}"
+    if view.waits_for is not None:
+        return f"waits: {view.waits_for}"
     return "" if view.acting else "another process coordinates it"
 
 

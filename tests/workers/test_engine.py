@@ -98,6 +98,17 @@ async def test_runs_that_it_cannot_serve(world: Any, playing: Any, what: str):
     assert await log.head() == 1
 
 
+async def test_a_run_that_older_code_began_is_served(world: Any, playing: Any):
+    """Which release began a run does not matter, as long as its fold and policy versions are those of this code."""
+    there = world()
+    begun = (await there.head(playing.configured(), limit=2)).head
+    log = there.log("r")
+    await (await there.head(playing.configured(), limit=2)).prompts.store(there.blobs, RunId("r"))
+    await log.append(RUN_STREAM, Version(1), [draft(replace(begun.started, code="0.0.1"))], Origin(cause=None))
+    assert await there.drive("r") == ["finished"]
+    assert [one.kind for one in await there.recorded("r")].count("folded") == 2
+
+
 async def test_tasks_that_are_gone():
     """A task list that changed names the first task that is missing, and how many are."""
     environment = InProcessEnvironment(Toy)

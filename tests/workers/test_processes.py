@@ -54,6 +54,8 @@ class Endpoint:
         self.key: str | None = None
         #: after so many completions every key is refused
         self.left = 1_000_000
+        #: nothing is answered meanwhile
+        self.held = False
         self._server = uvicorn.Server(
             uvicorn.Config(
                 self._answer, interface="asgi3", port=0, log_config=None, access_log=False, lifespan="off", ws="none"
@@ -66,6 +68,8 @@ class Endpoint:
         self.url = f"http://127.0.0.1:{port}/v1"
 
     async def _answer(self, scope: Any, receive: Any, send: Any) -> None:
+        while self.held:  # noqa: ASYNC110 - set by another thread
+            await anyio.sleep(0.02)
         given = dict(scope["headers"]).get(b"authorization", b"").decode()
         if scope["path"].endswith("completions"):
             self.left -= 1
@@ -170,6 +174,11 @@ class There:
         with redis.Redis.from_url(self.url) as client:
             return [entry[b"kind"].decode() for _, entry in client.xrange(f"{self.prefix}:{{{RUN}}}:log")]
 
+    def attempts(self) -> set[int]:
+        """The attempts of jobs that wrote its events."""
+        with redis.Redis.from_url(self.url) as client:
+            return {int(entry[b"attempt"]) for _, entry in client.xrange(f"{self.prefix}:{{{RUN}}}:log")}
+
     def rq_keys(self) -> list[str]:
         with redis.Redis.from_url(self.url) as client:
             return sorted(key.decode() for key in client.scan_iter(f"{self.prefix}:*") if b"{" not in key)
@@ -248,6 +257,30 @@ def test_a_killed_worker_is_replaced(chime: CommandLine, there: There, endpoint:
     assert "worker_lost" not in there.kinds()
     assert there.kinds().count("abandoned") == 0
     assert verified(there) == digest
+
+
+def test_a_rolling_restart_fails_no_episode(chime: CommandLine, there: There, endpoint: Endpoint, digest: str):
+    """All workers are drained in the middle of episodes and replaced: no attempt is lost, the banks are as ever."""
+    process = chime.begin(*start(endpoint))
+    until(lambda: there.length() > 8)
+    endpoint.held = True
+    chime("ops", "drain", "--all", "--reason", "new code")
+    endpoint.held = False
+    _, err = chime.ended(process)
+    assert err.count('"worker_restarted"') == 2
+    assert there.attempts() == {1}
+    assert there.kinds().count("abandoned") == 0
+    assert verified(there) == digest
+
+
+def test_a_homes_server_that_dies_is_started_again(chime: CommandLine, endpoint: Endpoint, digest: str, tmp_path: Path):
+    """Kill -9 of the home's own server in the middle of a run: it is back at its address, and the run ends as ever."""
+    process = chime.begin(*start(endpoint))
+    until(lambda: endpoint.left < 1_000_000 - 12)
+    os.kill(json.loads((tmp_path / "home" / "redis" / "server.json").read_text())["pid"], signal.SIGKILL)
+    chime.ended(process)
+    assert chime.alive() == []
+    assert chime.json("log", "verify", RUN)["data"]["digest"] == digest
 
 
 def test_spread_over_processes(chime: CommandLine, there: There, endpoint: Endpoint, digest: str):
