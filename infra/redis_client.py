@@ -107,7 +107,8 @@ class Script:
         try:
             return await redis.evalsha(self._sha1, len(keys), *keys, *arguments)
         except NoScriptError:
-            return await redis.eval(self._text, len(keys), *keys, *arguments)
+            await redis.script_load(self._text)
+            return await redis.evalsha(self._sha1, len(keys), *keys, *arguments)
 
 
 @asynccontextmanager

@@ -27,7 +27,7 @@ from infra.archive_index import ArchiveIndex
 from infra.archive_storage import place_of, storage_at
 from infra.archived_past import Past
 from infra.overview import overviews
-from infra.redis_client import COMMAND_S, Durability, our_errors
+from infra.redis_client import COMMAND_S, Durability, Script, our_errors
 from runtime.ports import Appended, Clock, LogOverview, Origin, StreamIndex, Taken
 
 _log = structlog.get_logger("chime.log")
@@ -39,13 +39,13 @@ _DURABLE_AFTER = frozenset({"executed", "diagnosed"})
 #: how long a server may take to write its file, seconds
 _WAITAOF_S = 5.0
 
-_APPEND = (files("infra") / "append.lua").read_text()
-_READ_STREAM = (files("infra") / "read_stream.lua").read_text()
+_APPEND = Script((files("infra") / "append.lua").read_text())
+_READ_STREAM = Script((files("infra") / "read_stream.lua").read_text())
 #: how long a log that is being restored outlives whoever restores it, seconds
 _RESTORED_S = 600
 #: KEYS restored log and index, the run's own, the list of runs, the runs set aside; ARGV run: the names change in one
 #: step, unless the run has a log. Where no key is left beside it, an earlier try whose reply was lost has changed them.
-_PUBLISH = """
+_PUBLISH = Script("""
 local beside, own = redis.call('EXISTS', KEYS[1], KEYS[2]), redis.call('EXISTS', KEYS[3], KEYS[4])
 if beside == 0 and own == 2 then return 1 end
 if own > 0 then return 0 end
@@ -58,7 +58,7 @@ for i = 1, 2 do
   redis.call('RENAME', KEYS[i], KEYS[i + 2])
 end
 return 1
-"""
+""")
 
 #: KEYS index: a write that changes nothing, for WAITAOF to wait for where an earlier try has written the events
 _TOUCH = """
@@ -121,8 +121,6 @@ class RedisLog:
         self._log, self._index, self._kept = log_key(prefix, run), index_key(prefix, run), kept_key(prefix, run)
         self._runs = runs_key(prefix)
         self._waitaof = server is not None and server.waitaof
-        self._append = redis.register_script(_APPEND)
-        self._read_stream = redis.register_script(_READ_STREAM)
         #: position -> what the last event of an earlier read was, to notice a server that lost it and went on
         self._ends: dict[int, tuple[bytes, ...]] = {}
         self._past = Past(redis, run, [self._log, self._index, self._kept], home, where, self._recorded)
@@ -173,19 +171,19 @@ class RedisLog:
                 # Before the event: a run in the list without a log is nothing, a log without its run would be lost.
                 await self._redis.zadd(self._runs, {self._run: 0})
             if not (self._waitaof and _DURABLE_AFTER & {one.kind for one in drafts}):
-                return await self._scripted(self._append, arguments)
+                return await self._scripted(_APPEND, arguments)
             # WAITAOF waits for what its own connection has written.
             async with self._redis.client() as one_connection:
-                reply = await self._scripted(self._append, arguments, one_connection)
+                reply = await self._scripted(_APPEND, arguments, one_connection)
                 if reply[0] == b"ok":
                     if not reply[1]:
                         await one_connection.eval(_TOUCH, 1, self._index)
                     await _written_to_disk(one_connection, self._run, self._where)
                 return reply
 
-    async def _scripted(self, script: Any, arguments: Sequence[Any], client: Redis | None = None) -> Any:
+    async def _scripted(self, script: Script, arguments: Sequence[Any], client: Redis | None = None) -> Any:
         try:
-            return await script(keys=[self._log, self._index, self._kept], args=arguments, client=client)
+            return await script.run(client or self._redis, [self._log, self._index, self._kept], arguments)
         except ResponseError as error:
             if str(error).startswith("BROKEN"):
                 raise Mismatch(f"run {self._run}: {str(error).removeprefix('BROKEN ')}") from error
@@ -194,7 +192,7 @@ class RedisLog:
     async def read_stream(self, stream: StreamId) -> list[Recorded]:
         """As `runtime.ports.EventLog.read_stream`."""
         with our_errors(f"{self._where}, key {self._log}"):
-            entries = cast("list[Any]", await self._scripted(self._read_stream, [stream]))
+            entries = cast("list[Any]", await self._scripted(_READ_STREAM, [stream]))
         archived = [Position(one) for one in entries if isinstance(one, int)]
         past = await self._past.at(archived) if archived else {}
         return [past[Position(one)] if isinstance(one, int) else self._recorded(_paired(one)) for one in entries]
@@ -427,8 +425,6 @@ class _Restored:
         self._where, self._lists = f"{where}, key {self._own[0]}", [runs_key(prefix), aside_key(prefix)]
         mine = uuid4().hex
         self._beside = [f"{key}:restored:{mine}" for key in self._own]
-        self._append = redis.register_script(_APPEND)
-        self._publish = redis.register_script(_PUBLISH)
 
     async def clear(self) -> None:
         with our_errors(self._where):
@@ -441,7 +437,7 @@ class _Restored:
             sha256 = content_sha256(one.kind, one.data)
             arguments += [one.kind, one.schema, one.at, one.cause or "", one.attempt, sha256, one.data]
         with our_errors(self._where):
-            reply = await self._append(keys=self._beside, args=arguments)
+            reply = await _APPEND.run(self._redis, self._beside, arguments)
         match reply:
             case [b"ok", _, *positions]:
                 for one, position in zip(batch, positions, strict=True):
@@ -461,7 +457,7 @@ class _Restored:
     async def publish(self) -> None:
         """Make it the run's own log, in one step."""
         with our_errors(self._where):
-            published = await self._publish(keys=[*self._beside, *self._own, *self._lists], args=[self._run])
+            published = await _PUBLISH.run(self._redis, [*self._beside, *self._own, *self._lists], [self._run])
         if not published:
             raise Mismatch(f"run {self._run} is there already; delete it first, or restore under another name")
 

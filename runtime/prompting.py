@@ -155,7 +155,10 @@ def _filled(template: str, values: Mapping[str, str]) -> str:
 
 def defused(text: str) -> str:
     """`text` in which none of our marks works: `</task>` reads `&lt;/task>`, a line's `[P1]` reads `([P1]`."""
-    return _OUR_INDEX.sub(r"\1([", _OUR_MARK.sub("&lt;", clean_text(text)))
+    text = clean_text(text)
+    if "<" in text:
+        text = _OUR_MARK.sub("&lt;", text)
+    return _OUR_INDEX.sub(r"\1([", text) if "[" in text else text
 
 
 def section(mark: str, text: str) -> str:
