@@ -10,7 +10,6 @@ from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, cast
-from uuid import uuid4
 
 import anyio
 import structlog
@@ -28,6 +27,7 @@ from infra.archive_storage import place_of, storage_at
 from infra.archived_past import Past
 from infra.overview import overviews
 from infra.redis_client import COMMAND_S, Durability, Script, our_errors
+from infra.restored_log import Restored, stretches
 from runtime.ports import Appended, Clock, LogOverview, Origin, StreamIndex, Taken
 
 _log = structlog.get_logger("chime.log")
@@ -41,25 +41,6 @@ _WAITAOF_S = 5.0
 
 _APPEND = Script((files("infra") / "append.lua").read_text())
 _READ_STREAM = Script((files("infra") / "read_stream.lua").read_text())
-#: how long a log that is being restored outlives whoever restores it, seconds
-_RESTORED_S = 600
-#: KEYS restored log and index, the run's own, the list of runs, the runs set aside; ARGV run: the names change in one
-#: step, unless the run has a log. Where no key is left beside it, an earlier try whose reply was lost has changed them.
-_PUBLISH = Script("""
-local beside, own = redis.call('EXISTS', KEYS[1], KEYS[2]), redis.call('EXISTS', KEYS[3], KEYS[4])
-if beside == 0 and own == 2 then return 1 end
-if own > 0 then return 0 end
--- A script that fails undoes nothing: a key of another type has to be found before the first write.
-redis.call('ZCARD', KEYS[5])
-redis.call('SADD', KEYS[6], ARGV[1])
-redis.call('ZADD', KEYS[5], 0, ARGV[1])
-for i = 1, 2 do
-  redis.call('PERSIST', KEYS[i])
-  redis.call('RENAME', KEYS[i], KEYS[i + 2])
-end
-return 1
-""")
-
 #: KEYS index: a write that changes nothing, for WAITAOF to wait for where an earlier try has written the events
 _TOUCH = """
 local head = redis.call('HGET', KEYS[1], '@head')
@@ -396,11 +377,12 @@ class RedisLogStore:
 
     async def restore(self, run: RunId, pages: AsyncIterator[Sequence[Recorded]]) -> Position:
         """As `runtime.ports.LogStore.restore`: beside the run's own keys first, then under their names in one step."""
-        restored = _Restored(self._redis, self._prefix, run, self._where)
+        lists = [runs_key(self._prefix), aside_key(self._prefix)]
+        restored = Restored(self._redis, run, self._keys(run)[:2], lists, _APPEND, self._where)
         last = Position(0)
         try:
             async for page in pages:
-                for place, batch in enumerate(_stretches(page)):
+                for place, batch in enumerate(stretches(page)):
                     await restored.put(batch)
                     if place == 0:
                         await restored.keep()
@@ -414,63 +396,6 @@ class RedisLogStore:
         if last and self._server is not None and self._server.waitaof:
             await _written_to_disk(self._redis, run, self._where)
         return last
-
-
-class _Restored:
-    """A log that is being written beside the run's own keys, under names that nobody else has."""
-
-    def __init__(self, redis: Redis, prefix: str, run: RunId, where: str) -> None:
-        self._redis, self._run = redis, run
-        self._own = [log_key(prefix, run), index_key(prefix, run)]
-        self._where, self._lists = f"{where}, key {self._own[0]}", [runs_key(prefix), aside_key(prefix)]
-        mine = uuid4().hex
-        self._beside = [f"{key}:restored:{mine}" for key in self._own]
-
-    async def clear(self) -> None:
-        with our_errors(self._where):
-            await self._redis.unlink(*self._beside)
-
-    async def put(self, batch: Sequence[Recorded]) -> None:
-        """Neighbours of one stream, each in its recorded place."""
-        arguments: list[Any] = [batch[0].stream, batch[0].version, len(batch)]
-        for one in batch:
-            sha256 = content_sha256(one.kind, one.data)
-            arguments += [one.kind, one.schema, one.at, one.cause or "", one.attempt, sha256, one.data]
-        with our_errors(self._where):
-            reply = await _APPEND.run(self._redis, self._beside, arguments)
-        match reply:
-            case [b"ok", _, *positions]:
-                for one, position in zip(batch, positions, strict=True):
-                    if int(position) != one.position:
-                        raise VersionGap(f"restore of {one.id}", int(position), one.position)
-            case [b"gap", following]:
-                raise VersionGap(f"restore of {batch[0].id}", int(following), batch[0].version)
-            case _:
-                raise Mismatch(f"restore of {batch[0].id}: another event is there")
-
-    async def keep(self) -> None:
-        """Let the server forget it, should this process end here."""
-        with our_errors(self._where):
-            for key in self._beside:
-                await self._redis.expire(key, _RESTORED_S)
-
-    async def publish(self) -> None:
-        """Make it the run's own log, in one step."""
-        with our_errors(self._where):
-            published = await _PUBLISH.run(self._redis, [*self._beside, *self._own, *self._lists], [self._run])
-        if not published:
-            raise Mismatch(f"run {self._run} is there already; delete it first, or restore under another name")
-
-
-def _stretches(page: Sequence[Recorded]) -> list[list[Recorded]]:
-    """Neighbours of one stream together: what one call of the append script takes."""
-    found: list[list[Recorded]] = []
-    for one in page:
-        if found and found[-1][-1].stream == one.stream and found[-1][-1].version + 1 == one.version:
-            found[-1].append(one)
-        else:
-            found.append([one])
-    return found
 
 
 async def _written_to_disk(redis: Redis, run: RunId, where: str) -> None:

@@ -19,12 +19,10 @@ from contextlib import contextmanager
 from io import BytesIO
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, cast
 
 import anyio
 import anyio.to_thread
 import msgspec
-import zstandard
 from msgspec import Struct
 
 from events.checkpoint import Checkpoint
@@ -32,6 +30,7 @@ from events.codec import EVENT_CAP, export_line, parse_line
 from events.errors import BadInput, Mismatch, UnreadableEvent, VersionGap
 from events.ids import Position, RunId, StreamId, Version, run_id
 from events.log import Draft, Recorded
+from infra.segment_bytes import ZSTD, Damaged, unpacked
 from runtime.ports import Appended, Origin, StreamIndex, Taken
 
 MANIFEST = "manifest.json"
@@ -44,9 +43,6 @@ PAGE = 100
 
 _SEGMENT_NAME = re.compile(r"[0-9]{6,}\.jsonl\.zst")
 _HEX = re.compile(r"[0-9a-f]{64}")
-_ZSTD = b"\x28\xb5\x2f\xfd"
-#: bytes read, or unpacked, at a time
-_CHUNK = 1 << 18
 #: a segment up to this many bytes is unpacked once, checked and then read; a larger one twice
 _HELD = 1 << 28
 #: a longer line is no event: the cap on `data`, and generous room for what stands around it
@@ -172,75 +168,24 @@ def segment_lines(packed: bytes, segment: Segment, where: str) -> list[bytes]:
         CorruptSegment: damaged, cut short, or other bytes.
     """
     try:
-        return _checked_lines(b"".join(_unpacked(BytesIO(packed))), segment)
-    except _Damaged as error:
+        return _checked_lines(b"".join(unpacked(BytesIO(packed))), segment)
+    except Damaged as error:
         raise CorruptSegment(where, segment.first, segment.last, str(error)) from error
-
-
-class _Damaged(Exception):
-    """Bytes that are not what they should be; the caller says whose."""
 
 
 def _checked_lines(body: bytes, segment: Segment) -> list[bytes]:
     _check_segment(segment, hashlib.sha256(body).hexdigest(), body.count(b"\n"))
     lines = body.split(b"\n")
     if lines.pop():
-        raise _Damaged("its last line is cut short")
+        raise Damaged("its last line is cut short")
     return lines
 
 
 def _check_segment(segment: Segment, sha256: str, lines: int) -> None:
     if sha256 != segment.sha256:
-        raise _Damaged("its lines have another hash than the manifest says")
+        raise Damaged("its lines have another hash than the manifest says")
     if lines != segment.last - segment.first + 1:
-        raise _Damaged(f"it has {lines} lines")
-
-
-class _Marked:
-    """A file of frames, and behind its end one frame more: whoever unpacks that one has had all of the others.
-
-    A frame that is cut short ends without an error otherwise.
-    """
-
-    MARK = b"the end of the file, unpacked: every frame before was whole"
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self.ended = False
-
-    def read(self, size: int) -> bytes:
-        """The next bytes; the mark alone, and then none."""
-        if data := self._file.read(size):
-            return data
-        ended, self.ended = self.ended, True
-        return b"" if ended else zstandard.ZstdCompressor().compress(self.MARK)
-
-
-def _unpacked(file: BinaryIO) -> Iterator[bytes]:
-    """The contents of a file, compressed or not, in bounded pieces however much a few bytes may unpack to.
-
-    Raises:
-        _Damaged: cut short, or not readable from here on.
-    """
-    packed = file.read(len(_ZSTD)) == _ZSTD
-    file.seek(0)
-    if not packed:
-        while chunk := file.read(_CHUNK):
-            yield chunk
-        return
-    source, held = _Marked(file), b""
-    reader = zstandard.ZstdDecompressor().stream_reader(cast("BinaryIO", source), read_across_frames=True)
-    try:
-        while chunk := reader.read(_CHUNK):
-            # As much as the mark has stays behind until more has come.
-            held += chunk
-            if len(held) > len(_Marked.MARK):
-                yield held[: -len(_Marked.MARK)]
-                held = held[-len(_Marked.MARK) :]
-    except zstandard.ZstdError as error:
-        raise _Damaged("it is cut short" if source.ended else str(error)) from error
-    if held != _Marked.MARK:
-        raise _Damaged("it is cut short")
+        raise Damaged(f"it has {lines} lines")
 
 
 class _Part:
@@ -291,7 +236,7 @@ class _Part:
     def _chunks(self, offset: int = 0) -> Iterator[bytes]:
         try:
             with self.path.open("rb") as file, self._told():
-                for chunk in _unpacked(file):
+                for chunk in unpacked(file):
                     if len(chunk) > offset:
                         yield chunk[offset:] if offset else chunk
                     offset = max(0, offset - len(chunk))
@@ -302,7 +247,7 @@ class _Part:
     def _told(self) -> Iterator[None]:
         try:
             yield
-        except _Damaged as error:
+        except Damaged as error:
             raise self.damaged(str(error)) from error
 
     def _whole(self) -> list[bytes] | None:
@@ -505,12 +450,12 @@ def _opened(path: Path, exact: bool) -> tuple[list[_Part], RunId]:
         return parts, manifest.run
     try:
         with path.open("rb") as file:
-            beginning = file.read(len(_ZSTD))
+            beginning = file.read(len(ZSTD))
     except (FileNotFoundError, NotADirectoryError) as error:
         raise UnreadableExport(path, "there is no such file or folder") from error
     if not beginning:
         raise UnreadableExport(path, "it holds no event")
-    if beginning != _ZSTD and not beginning.startswith(b"{"):
+    if beginning != ZSTD and not beginning.startswith(b"{"):
         raise UnreadableExport(path, "unknown format: neither JSON lines, nor zstd, nor a folder of segments")
     part = _Part(path, Position(1), exact=exact)
     first = next(part.lines(), None)
