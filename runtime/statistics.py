@@ -2,14 +2,13 @@
 
 One outcome per task and run: Wilson's score interval for a rate, Newcombe's square-and-add interval for the paired
 difference (method 10 of his 1998 paper: closed form, never outside [-1, 1]), the exact McNemar test. Several outcomes
-per task (orderings, epochs): outcomes of one task are not independent, so whole tasks are resampled.
+per task: `runtime.resampling`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from fractions import Fraction
 from math import comb, sqrt
 
-import numpy as np
 from msgspec import Struct
 
 from events.errors import BadInput
@@ -107,31 +106,3 @@ def mcnemar(pairs: Pairs) -> float:
     tail = sum(comb(discordant, k) for k in range(least + 1))
     # Exact: 2^discordant is beyond any float for long runs.
     return min(1.0, float(Fraction(2 * tail, 2**discordant)))
-
-
-def clustered_difference(
-    differences: Sequence[Sequence[float]], *, seed: int = 0, resamples: int = 10_000, level: float = 0.95
-) -> Interval:
-    """Mean of paired differences, with a percentile bootstrap interval that resamples whole tasks.
-
-    Args:
-        differences: for each task, second minus first of every outcome pair it has.
-        seed: of the resampling; the same seed gives the same interval.
-        resamples: how many bootstrap samples.
-        level: coverage, in (0, 1).
-
-    Raises:
-        BadInput: no task has an outcome, or a level that is none.
-    """
-    clusters = [cluster for cluster in differences if cluster]
-    if not clusters or not 0 < level < 1:
-        raise BadInput("a bootstrap needs at least one outcome and a level between 0 and 1")
-    sums = np.array([sum(cluster) for cluster in clusters], dtype=np.float64)
-    sizes = np.array([len(cluster) for cluster in clusters], dtype=np.float64)
-    draws = np.random.default_rng(seed)
-    means = np.empty(resamples, dtype=np.float64)
-    for i in range(resamples):
-        picked = draws.integers(0, len(clusters), len(clusters))
-        means[i] = sums[picked].sum() / sizes[picked].sum()
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
-    return Interval(estimate=float(sums.sum() / sizes.sum()), low=float(low), high=float(high))

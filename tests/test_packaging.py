@@ -4,7 +4,7 @@ import re
 import subprocess
 import sys
 import zipfile
-from importlib.metadata import distributions
+from importlib.metadata import distributions, version
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ import events
 import infra
 import runtime
 import workers
+from workers.version import VERSION
 
 ROOT = Path(__file__).parent.parent
 OURS = ("events", "infra", "runtime", "workers")
@@ -45,6 +46,11 @@ def test_the_wheel_carries_what_is_not_python(wheel: zipfile.ZipFile) -> None:
     }
     assert expected <= names
     assert {f"{package}/py.typed" for package in OURS} <= names
+
+
+def test_the_release_is_what_is_installed() -> None:
+    """What `chime --version` says is what the installer knows."""
+    assert version("chime-runtime") == VERSION
 
 
 def test_the_four_packages_share_one_folder() -> None:

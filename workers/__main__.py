@@ -8,7 +8,6 @@ import traceback
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from difflib import get_close_matches
-from importlib.metadata import version
 from typing import Any
 
 import click
@@ -17,6 +16,7 @@ from events.errors import BadInput, BudgetSpent, ChimeError, Mismatch, Unreachab
 from workers.commands import TREE
 from workers.commands.lazy import LazyGroup
 from workers.terminal import printable
+from workers.version import VERSION
 
 OK, FAILED, USAGE, UNREACHABLE, MISMATCH, BUDGET, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
 #: what a shell says of a program that a closed pipe ended: 128 + SIGPIPE
@@ -51,7 +51,7 @@ _ONE_THREAD = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VE
 
 def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:
-        click.echo(f"chime {version('chime-runtime')}")
+        click.echo(f"chime {VERSION}")
         ctx.exit()
 
 

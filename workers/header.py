@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import Any
 
 import msgspec
@@ -15,6 +14,7 @@ from events.ids import RUN_STREAM, Version, event_id
 from events.kinds import EmbedderIdentity, RunConfig, RunStarted, SeedBank, Seeded, SeededItem, TasksListed
 from events.seeding import seeded_events
 from runtime.ports import Appended, EventLog, Origin
+from workers.version import VERSION
 
 _log = structlog.get_logger("chime.run")
 
@@ -78,7 +78,7 @@ def head(
         tasks_total=len(tasks),
         prompts=dict(prompts),
         embedder=embedder,
-        code=version("chime-runtime"),
+        code=VERSION,
         seed_bank=replace(seed_bank, items=len(seeds)) if seed_bank is not None else None,
     )
     listed = tuple(TasksListed(tasks=part) for part in rest)

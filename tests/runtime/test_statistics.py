@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from events.errors import BadInput
-from runtime.statistics import Pairs, clustered_difference, mcnemar, paired, paired_difference, wilson
+from runtime.resampling import clustered_difference
+from runtime.statistics import Pairs, mcnemar, paired, paired_difference, wilson
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ from typing import Literal
 from msgspec import Struct
 
 from events.errors import BadInput
-from runtime.statistics import Interval, Pairs, clustered_difference, mcnemar, paired, paired_difference, wilson
+from runtime.resampling import clustered_difference
+from runtime.statistics import Interval, Pairs, mcnemar, paired, paired_difference, wilson
 from workers.views.summary import Summarizer
 
 
