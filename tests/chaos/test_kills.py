@@ -14,7 +14,7 @@ from faults import Faults
 from troupe import RUN, Troupe, until
 
 #: faults in one run; with more to come, one run follows the other
-FAULTS = 20 if LONG else 6
+FAULTS = 20 if LONG else 8
 EPISODES = 36 if LONG else 12
 CONCURRENCY, LAG = 6, 6
 #: the longest time the model thinks, seconds: so long that a run outlasts its faults
@@ -57,7 +57,7 @@ def disturbed(troupe: Troupe, seed: int, faults: int) -> tuple[Faults, held.Outc
 
 
 @pytest.mark.chaos
-@pytest.mark.timeout(300 + 40 * KILLS)
+@pytest.mark.timeout(600 + 40 * KILLS)
 def test_runs_survive_kills(
     undisturbed: list[str],
     toy_key: Any,

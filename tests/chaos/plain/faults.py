@@ -17,6 +17,11 @@ WEIGHTS = {
     "pause_act": 1, "pause_diagnose": 1, "pause_coordinator": 2, "pause_server": 1,
     "cut": 2, "delay": 1, "swallow_answers": 2, "swallow_commands": 1, "archive": 2 if LONG else 0,
 }  # fmt: skip
+#: these come first, in some order
+FIRST = (
+    "kill_act", "kill_diagnose", "kill_coordinator", "kill_host", "kill_server", "pause_coordinator", "cut",
+    "swallow_answers",
+)  # fmt: skip
 #: how long one fault is given to be survived before the next one comes, seconds
 _NEWS_S = 6.0
 #: faults that are over by themselves: when, and what ends them
@@ -41,12 +46,15 @@ class Faults:
     def play(self, count: int) -> None:
         """Up to `count` faults, one every 0.5 to 2 s; fewer where the run ends before."""
         names, weights = list(WEIGHTS), list(WEIGHTS.values())
+        first = self._dice.sample(FIRST, len(FIRST))
         while self.kills < count and not self._finished():
             self._wait(self._dice.uniform(0.5, 2.0), self._troupe.length)
-            name = self._dice.choices(names, weights)[0]
+            name = first.pop(0) if first else self._dice.choices(names, weights)[0]
             self._look()
             if self._hit(name):
                 self.done[name] += 1
+            elif name in FIRST and not self.done[name]:
+                first.append(name)
         self.calm()
 
     def calm(self) -> None:
