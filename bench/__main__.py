@@ -2,6 +2,7 @@
 
     python -m bench [--quick] [ROW ...]        measure, print, write bench/results/<time>.json
     python -m bench table [--brief] [FILE]     the table of a results file in Markdown (default: the reference)
+    python -m bench merge FILE ...             make these the reference; of a row that several hold, the last one's
 
 One file for each row, with `rows(scale)`; each is measured in a process of its own. `--quick`, or CHIME_BENCH_SCALE
 (1 = everything), makes it small: then the figures say only that the rows work.
@@ -52,6 +53,10 @@ def main(arguments: Sequence[str]) -> int:
         results = msgspec.json.decode(path.read_bytes(), type=Results)
         print(markdown(results.machine, worst(results.rows) if brief else results.rows))
         return 0
+    if arguments[:1] == ["merge"]:
+        found = [msgspec.json.decode(Path(one).read_bytes(), type=Results) for one in arguments[1:]]
+        _write(RESULTS / "reference.json", merged(found))
+        return 0
     parser = argparse.ArgumentParser(prog="python -m bench")
     parser.add_argument("--quick", action="store_true", help="small: whether the rows work")
     parser.add_argument("--only", metavar="ROW", help=argparse.SUPPRESS)
@@ -74,15 +79,34 @@ def _table(names: Sequence[str], share: float) -> int:
     path = RESULTS / f"{datetime.now(UTC):%Y-%m-%dT%H%M%S}.json"
     for name in names:
         for row in measured(name, share):
-            rows.append(row)
+            load = round(os.getloadavg()[0], 1)
+            rows.append(replace(row, commit=here.commit, load=load))
             print(line(row), flush=True)
         # After each file: whoever stops half way keeps what was measured.
         now = replace(here, load_after=round(os.getloadavg()[0], 1))
-        written = msgspec.json.encode(Results(scale=share, machine=now, rows=rows))
-        path.write_bytes(msgspec.json.format(written, indent=1) + b"\n")
+        _write(path, Results(scale=share, machine=now, rows=rows))
     missed = sum(row.met is False for row in rows)
     print(f"\n{sum(row.met is True for row in rows)} goals met, {missed} missed; written: {path}")
     return int(any(row.not_run for row in rows))
+
+
+def merged(several: Sequence[Results]) -> Results:
+    """The rows of each file from the last results that hold it, in the table's order; machine and scale of the last."""
+    groups: dict[str, list[Row]] = {}
+    for results in several:
+        machine_ = results.machine
+        for name in dict.fromkeys(row.group for row in results.rows):
+            groups[name] = [
+                row if row.commit else replace(row, commit=machine_.commit, load=machine_.load_after)
+                for row in results.rows
+                if row.group == name
+            ]
+    last = several[-1]
+    return replace(last, rows=[row for name in ROWS for row in groups.get(name, [])])
+
+
+def _write(path: Path, results: Results) -> None:
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
 
 
 def _one(name: str, share: float) -> None:

@@ -60,6 +60,10 @@ class Row(Struct, frozen=True, kw_only=True):
     #: why it could not be measured
     not_run: str = ""
     remark: str = ""
+    #: of the code that was measured
+    commit: str = ""
+    #: of the machine when it was
+    load: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

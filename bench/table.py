@@ -27,14 +27,29 @@ def line(row: Row) -> str:
 def markdown(machine: Machine, rows: Iterable[Row]) -> str:
     """The table for a page, with the machine below it."""
     lines = ["| what | beside | ours | theirs | result (lowest to highest) | goal |", "|---|---|---|---|---|---|"]
-    for row in rows:
+    for row in (shown := list(rows)):
         if row.not_run:
             lines.append(f"| {row.group}: {row.what} | {row.beside} | | | not run: {row.not_run} | {row.goal} |")
             continue
         goal = row.goal if row.met is None else f"{row.goal}: {'met' if row.met else '**missed**'}"
         cells = [f"{row.group}: {row.what}", row.beside, _cpu(row.ours), _cpu(row.theirs), _figure(row), goal]
         lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, "", about(machine)])
+    return "\n".join([*lines, "", about(machine), *_commits(shown)])
+
+
+def _commits(rows: Sequence[Row]) -> list[str]:
+    """Where the rows are of several commits: which ones of which, and how busy the machine was."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for row in rows:
+        found.setdefault(row.commit, {}).setdefault(row.group, []).append(row.load)
+    if len(found) < 2:
+        return []
+    told = [
+        f"{', '.join(groups)} at {commit} (load {min(loads):g} to {max(loads):g})"
+        for commit, groups in found.items()
+        if (loads := [load for some in groups.values() for load in some])
+    ]
+    return ["", f"Measured in several runs: {'; '.join(told)}."]
 
 
 def worst(rows: Sequence[Row]) -> list[Row]:

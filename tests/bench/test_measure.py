@@ -7,6 +7,7 @@ import sys
 import msgspec
 import pytest
 
+from bench.__main__ import Results, merged
 from bench.machine import Machine, machine
 from bench.measure import (
     Row,
@@ -136,3 +137,16 @@ def test_results_are_read_as_they_were_written():
 def test_durations_have_the_unit_that_suits_them(seconds: float, shown: str):
     """Seconds, milliseconds, microseconds."""
     assert duration(seconds) == shown
+
+
+def test_results_of_several_runs_are_merged_by_row():
+    """Of each file's rows the last results count, in the table's order; each row keeps its commit."""
+    here = machine()
+
+    def results(commit: str, *groups: str) -> Results:
+        rows = [Row(group=name, what=commit, commit=commit, load=1.0) for name in groups]
+        return Results(scale=1.0, machine=here, rows=rows)
+
+    both = merged([results("old", "replay", "append"), results("new", "replay")])
+    assert [(row.group, row.what) for row in both.rows] == [("append", "old"), ("replay", "new")]
+    assert "append at old (load 1 to 1); replay at new (load 1 to 1)" in markdown(here, both.rows)
