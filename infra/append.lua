@@ -13,11 +13,12 @@
 --         {'archived', position, position ...}       the event at the first one lies in the archive only; those at the others
 --                                                    come before it and are the same; nothing was written
 --         {'gap', next version}                      `first` is above the stream's next version; nothing was written
+--         {'ended'}                                  `run_finished` is the log's last event, and stays it; nothing was written
 local log, index, kept, stream = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
 local first, count = tonumber(ARGV[2]), tonumber(ARGV[3])
 local WIDTH = 7
 
-local row, head, trimmed = unpack(redis.call('HMGET', index, stream, '@head', '@trimmed'))
+local row, head, trimmed, run = unpack(redis.call('HMGET', index, stream, '@head', '@trimmed', 'run'))
 head, trimmed = tonumber(head or '0'), tonumber(trimmed or '0')
 local held = redis.call('XLEN', log)
 if held ~= head - trimmed then
@@ -45,6 +46,7 @@ for i = 1, known do
   answer[#answer + 1] = tonumber(at)
 end
 if known == count then return answer end
+if run and string.match(run, ' run_finished$') then return {'ended'} end
 
 local last_kind
 for i = known + 1, count do

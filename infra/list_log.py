@@ -11,6 +11,7 @@ from events.errors import Mismatch, VersionGap
 from events.ids import PROJECTOR_STREAM, RUN_STREAM, Position, RunId, StreamId, Version, episode_of
 from events.kinds import Scored
 from events.log import Draft, Recorded
+from runtime.errors import RunEnded
 from runtime.ports import Appended, Clock, LogOverview, Origin, StreamIndex, Taken
 
 #: events in one page
@@ -42,6 +43,8 @@ class ListLog:
         for old, new in zip(known, drafts, strict=False):
             if content_sha256(old.kind, old.data) != new.sha256:
                 return Taken(stored=old)
+        if len(known) < len(drafts) and self._events and self._events[-1].kind == "run_finished":
+            raise RunEnded(self._run)
         for new in drafts[len(known) :]:
             event = recorded(
                 new,

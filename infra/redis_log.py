@@ -28,6 +28,7 @@ from infra.archived_past import Past
 from infra.overview import overviews
 from infra.redis_client import COMMAND_S, Durability, Script, our_errors
 from infra.restored_log import Restored, stretches
+from runtime.errors import RunEnded
 from runtime.ports import Appended, Clock, LogOverview, Origin, StreamIndex, Taken
 
 _log = structlog.get_logger("chime.log")
@@ -129,6 +130,8 @@ class RedisLog:
                     return Taken(stored=self._recorded(_paired(entry)))
                 case [b"gap", following]:
                     raise VersionGap(f"append to {self._run}/{stream}", int(following), first)
+                case [b"ended"]:
+                    raise RunEnded(self._run)
                 case [b"archived", position, *before]:
                     # A late try of an append that is long done, or of another one: the archive knows which.
                     known += [Position(int(one)) for one in before]

@@ -10,6 +10,7 @@ Unreachable
 BadInput
 └── NotServed               a run that this process cannot work on: other code, benchmark or embedder
 ChimeError
+├── RunEnded                the log ends with `run_finished`: nothing is written after it
 ├── ModelRefused            the endpoint will not answer this request
 ├── UnreadableAnswer        an answer that a stage cannot use; says why, for the repair turn
 ├── EmbeddingFailed         an embedder's answer that is not one unit vector per text
@@ -58,6 +59,14 @@ class RunStopped(Unreachable):
     def __init__(self, kind: str, reason: str, status: int | None = None) -> None:
         self.kind, self.reason, self.status = kind, reason, status
         super().__init__(reason)
+
+
+class RunEnded(ChimeError):
+    """The log of `run` ends with `run_finished`: nothing is written after it."""
+
+    def __init__(self, run: str) -> None:
+        self.run = run
+        super().__init__(f"run {run} is finished; nothing is written to its log any more")
 
 
 class ModelRefused(ChimeError):

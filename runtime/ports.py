@@ -58,6 +58,7 @@ class EventLog(Protocol):
 
         Raises:
             VersionGap: `first` is above the stream's next version.
+            RunEnded: the log ends with `run_finished`, and an event is not there yet.
             Unreachable: the server does not answer.
         """
         ...

@@ -14,6 +14,7 @@ from events.kinds import Noted
 from events.log import Recorded
 from infra.leases import Leases
 from infra.redis_client import ServerFull
+from runtime.errors import RunEnded
 from runtime.ports import Clock, EventLog, Failures, Intake, JobQueue, LogStore
 from workers.conductor import Conductor, Control
 from workers.projector import Projector
@@ -104,7 +105,9 @@ class RunCoordinator:
         while True:
             await self._read()
             if await self._holds():
-                await self._act()
+                # Where another one has finished the run meanwhile, the next read says so.
+                with suppress(RunEnded):
+                    await self._act()
             if self._on_round:
                 self._on_round(self.view(self._intake))
             if self.conductor.control in ("finished", "stopped"):

@@ -27,7 +27,7 @@ from infra.openai_model import OpenAIModel
 from runtime import planners, reflections
 from runtime.context import Context
 from runtime.episode import act, diagnose
-from runtime.errors import EnvironmentUnavailable, NotServed, RunStopped, StoreAway
+from runtime.errors import EnvironmentUnavailable, NotServed, RunEnded, RunStopped, StoreAway
 from runtime.ports import ChatModel, Clock, Embedder, Environment, EventLog, Job, Origin, Role, Taken
 from runtime.prompting import stored_prompts
 from runtime.settings import EndpointSettings, EpisodeSettings, ModelSettings
@@ -115,6 +115,8 @@ class Engine:
             await (act(job, context) if job.kind == "act" else diagnose(job, context))
         except RunStopped as stopped:
             await note_stopped(context.log, stopped)
+        except RunEnded:
+            return  # cancelled, and finished while this job hung
         except StoreAway:
             raise
         except ChimeError as error:
@@ -282,7 +284,10 @@ async def note_stopped(log: EventLog, stopped: RunStopped) -> None:
                 return
             if isinstance(told, Operated) and told.action == "resume":
                 break
-        result = await log.append(RUN_STREAM, Version(len(recorded) + 1), [draft(event)], Origin(cause=None))
+        try:
+            result = await log.append(RUN_STREAM, Version(len(recorded) + 1), [draft(event)], Origin(cause=None))
+        except RunEnded:
+            return
         if not isinstance(result, Taken):
             _log.error("run_stopped", run_id=log.run, kind=stopped.kind, reason=str(stopped))
             return

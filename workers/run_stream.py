@@ -3,6 +3,7 @@
 from events.codec import draft
 from events.ids import RUN_STREAM, Version
 from events.kinds import AnyEvent
+from runtime.errors import RunEnded
 from runtime.ports import EventLog, Origin, Taken
 
 
@@ -21,7 +22,10 @@ async def tell(log: EventLog, event: AnyEvent, *, cause: str | None = None, leng
         if stream and stream[-1].kind == "run_finished":
             return length
     while True:
-        result = await log.append(RUN_STREAM, Version(length + 1), [draft(event)], Origin(cause=cause))
+        try:
+            result = await log.append(RUN_STREAM, Version(length + 1), [draft(event)], Origin(cause=cause))
+        except RunEnded:
+            return length
         if not isinstance(result, Taken):
             return length + 1
         length = result.stored.version

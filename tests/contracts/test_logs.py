@@ -10,13 +10,14 @@ from archiving_store import ArchivingStore
 
 from events.codec import draft
 from events.errors import BadInput, Unreachable, VersionGap
-from events.ids import Position, RunId, StreamId, Version, episode_stream
-from events.kinds import Abandoned, Noted
+from events.ids import RUN_STREAM, Position, RunId, StreamId, Version, episode_stream
+from events.kinds import Abandoned, Counts, Noted, RunFinished
 from events.log import Draft, Recorded
 from infra.clock import SystemClock
 from infra.list_log import ListLogStore
 from infra.redis_client import client, connected
 from infra.redis_log import RedisLogStore, log_key
+from runtime.errors import RunEnded
 from runtime.ports import Appended, EventLog, LogStore, Origin, Taken
 
 RUN = RunId("r-1")
@@ -95,6 +96,28 @@ async def test_another_event_at_a_version_is_not_written(open_store) -> None:
         other_kind = draft(Abandoned(stage="planning", reason="worker_lost", attempts=3))
         assert isinstance(await put(log, EPISODE, 1, [other_kind]), Taken)
         assert await log.head() == 1
+
+
+async def test_nothing_follows_the_end(open_store) -> None:
+    """After `run_finished` nothing is written; what is there already is answered as ever."""
+    counts = Counts(episodes=1, diagnosed=0, degraded=0, abandoned=0, folded=0)
+    end = draft(RunFinished(outcome="stopped", counts=counts))
+    async with open_store() as store:
+        log = store.open(RUN)
+        await put(log, EPISODE, 1, [noted("a")])
+        await put(log, RUN_STREAM, 1, [end])
+        for stream, first, drafts in (
+            (EPISODE, 2, [noted("b")]),
+            (EPISODE, 1, [noted("a"), noted("b")]),
+            (episode_stream(9), 1, [noted("b")]),
+            (RUN_STREAM, 2, [noted("b")]),
+        ):
+            with pytest.raises(RunEnded, match="run r-1 is finished"):
+                await put(log, stream, first, drafts)
+        assert await put(log, EPISODE, 1, [noted("a")]) == Appended(positions=[1], written=0)
+        assert await put(log, RUN_STREAM, 1, [end]) == Appended(positions=[2], written=0)
+        assert isinstance(await put(log, RUN_STREAM, 1, [noted("b")]), Taken)
+        assert await log.head() == 2
 
 
 async def test_a_gap_is_refused(open_store) -> None:
