@@ -11,7 +11,7 @@ import leftovers
 import pytest
 from chaos_budget import KILLS, LONG, SEED, told
 from faults import Faults
-from troupe import RUN, Troupe, until
+from troupe import PATIENCE_S, RUN, Troupe, until
 
 #: faults in one run; with more to come, one run follows the other
 FAULTS = 20 if LONG else 8
@@ -40,7 +40,7 @@ def disturbed(troupe: Troupe, seed: int, faults: int) -> tuple[Faults, held.Outc
     until(lambda: troupe.length() > 1, "the first episode begins")
     schedule = Faults(troupe, seed)
     schedule.play(faults)
-    until(troupe.finished, "the run ends")
+    until(lambda: troupe.revive() or troupe.finished(), "the run ends", 2 * PATIENCE_S)
     leftovers.of_jobs(troupe)
     codes = troupe.end()
     events = troupe.log()

@@ -79,9 +79,7 @@ class Faults:
             for one in [one for one in self._ends if one[0] <= now]:
                 self._ends.remove(one)
                 one[1]()
-            for member in self._troupe.members:
-                if member.process.poll() is not None:  # by itself: it found no server at its start
-                    self._troupe.again(member)
+            self._troupe.revive()
             time.sleep(0.05)
 
     def _later(self, seconds: float, end: Callable[[], None]) -> None:

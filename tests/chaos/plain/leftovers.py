@@ -7,8 +7,8 @@ from troupe import PREFIX, RUN, Troupe, until
 
 #: keys of the server's own list of runs and of rq's list of queues: one of each, however many runs there were
 _LISTS = {f"{PREFIX}:runs", f"{PREFIX}:set-aside", f"{PREFIX}:rq:queues"}
-#: how long a key may live on by itself: a failed job can be looked at for five minutes, seconds
-_EXPIRES_S = 300
+#: how long a key may live on by itself: a failed job is there for five minutes, a lock of rq's for fifteen, seconds
+_EXPIRES_S = 900
 
 
 def of_processes(troupe: Troupe) -> None:

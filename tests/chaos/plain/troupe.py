@@ -40,7 +40,7 @@ PREFIX = "chaos"
 #: seconds within which everything happens that has to, on a machine that is busy with other things
 PATIENCE_S = 240.0
 #: a process that has said nothing for so long is taken for one that works, seconds
-_SILENT_S = 15.0
+_SILENT_S = 60.0
 
 
 def until(true: Callable[[], Any], what: str, patience_s: float = PATIENCE_S) -> Any:
@@ -291,13 +291,25 @@ class Troupe:
         return [pid for pid in found if mark in _read(Path(f"/proc/{pid}/environ")).split(b"\0")]
 
     def end(self) -> dict[str, int]:
-        """SIGTERM to everybody who goes on; exit codes by name."""
+        """SIGTERM to everybody who goes on, once they are at work; exit codes by name."""
         for process in self.passing:
             process.wait(PATIENCE_S)
         for member in self.members:
-            member.process.send_signal(signal.SIGCONT)
+            self.go_on(member)
+        until(self._all_ready, "everybody is at work")
+        for member in self.members:
             member.process.terminate()
         return {member.name: member.process.wait(PATIENCE_S) for member in self.members}
+
+    def revive(self) -> None:
+        """Another process for each one that has ended by itself: at its start it found no server."""
+        for member in self.members:
+            if member.process.poll() is not None:
+                self.again(member)
+
+    def _all_ready(self) -> bool:
+        self.revive()
+        return all(member.ready for member in self.members)
 
     def said(self, word: str) -> list[str]:
         """Every line with `word` that a process wrote."""
