@@ -14,6 +14,7 @@ import msgspec
 
 from events.consistency import broken
 from events.errors import EventTooLarge, NewerSchema, UnknownKind, UnreadableEvent
+from events.exact_json import exact_json
 from events.ids import Position, RunId, StreamId, Version, event_id, run_id, stream_id
 from events.kinds import KINDS, AnyEvent, Event
 from events.log import Draft, Recorded
@@ -23,6 +24,9 @@ K = TypeVar("K", bound=Event)
 
 #: size cap of one event's data, bytes
 EVENT_CAP = 256 * 1024
+
+#: deeper data goes the long way
+_SHALLOW = 64
 
 #: an integral float beyond this is not exact as an integer and stays a float
 _EXACT = 2.0**53
@@ -50,6 +54,8 @@ def canonical(value: object) -> bytes:
         ValueError: a NaN or an infinity.
         TypeError: something JSON has no form for.
     """
+    if (written := exact_json(value, _SHALLOW)) is not None:
+        return written
     plain = _clean(msgspec.to_builtins(value))
     return json.dumps(plain, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
 

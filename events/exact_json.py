@@ -1,0 +1,54 @@
+"""Canonical JSON by msgspec's encoder, many times as fast, where both are known to give the same bytes.
+
+They differ in floats that are whole, very small, very large or no number, and in lone surrogates: the first are looked
+for, and the encoder itself refuses the others.
+"""
+
+from typing import Any
+
+import msgspec
+
+_ENCODER = msgspec.json.Encoder(order="sorted")
+#: plain data that is written alike, text without lone surrogates
+_LEAVES = frozenset({str, int, bool, type(None)})
+#: a float between them is written in the same digits, without an exponent; up to there a whole one is an integer
+_SMALL, _LARGE, _WHOLE = 1e-4, 1e15, 2.0**53
+
+
+def exact_json(value: Any, deepest: int) -> bytes | None:
+    """The canonical bytes of `value`; None where it has to be cleaned first, or cannot be written at all.
+
+    Args:
+        value: a struct or plain data.
+        deepest: how many lists and objects may stand inside each other.
+    """
+    try:
+        plain = msgspec.to_builtins(value)
+        if type(plain) not in _LEAVES and not _settle(plain, deepest):
+            return None
+        return _ENCODER.encode(plain)
+    except (ValueError, OverflowError, TypeError, RecursionError):
+        return None
+
+
+def _settle(value: Any, levels: int) -> bool:
+    """Bring a list or object of plain data, which nobody else holds, into canonical form; False where that fails."""
+    places: Any
+    if not levels:
+        return False
+    if type(value) is dict:
+        places = value.items()
+    elif type(value) is list:
+        places = enumerate(value)
+    else:
+        return False
+    for place, one in places:
+        kind = type(one)
+        if kind is float:
+            if one.is_integer() and -_WHOLE <= one <= _WHOLE:
+                value[place] = int(one)
+            elif not _SMALL <= abs(one) < _LARGE:
+                return False
+        elif kind not in _LEAVES and not _settle(one, levels - 1):
+            return False
+    return type(value) is list or all(type(name) is str for name in value)
