@@ -10,12 +10,14 @@ from simulated_server import RUN
 from simulated_worker import Parts
 from simulated_world import World, undisturbed
 
-from events.errors import ChimeError
+from events.errors import ChimeError, FoldMismatch
 from events.ids import PROJECTOR_STREAM, RUN_STREAM
 from events.log import Recorded
 from events.verify import verify
 from runtime.ports import Job, JobKind
-from runtime.schedule import ATTEMPTS
+
+#: an episode is given up after so many
+ATTEMPTS = 3
 
 #: (stream, version, kind, data): what must not depend on timing
 Contents = set[tuple[str, int, str, bytes]]
@@ -81,7 +83,9 @@ def faults_of(world: World, reference: Reference, *, ordered: bool = True) -> li
     wrong = list(world.wrong)
     if wrong:
         return wrong
-    checks: list[Callable[[World], list[str]]] = [_numbered, _ended_once, _folded_once, _verified, _tried, _paid, _tidy]
+    checks: list[Callable[[World], list[str]]] = [
+        _numbered, _ended_once, _folded_once, _verified, _tried, _paid, _led, _tidy,
+    ]  # fmt: skip
     for check in checks:
         wrong += check(world)
     return wrong + (_same(world, reference) if ordered and not wrong else [])
@@ -112,6 +116,11 @@ def _folded_once(world: World) -> list[str]:
 def _verified(world: World) -> list[str]:
     try:
         verify(world.events)
+    except FoldMismatch as error:
+        # A worker whose recall is a moment older than the server's loss may name a version that is folded again later.
+        if error.what == "bank version" and any(world.server.tails):
+            return []
+        return [f"verify: {error}"]
     except ChimeError as error:
         return [f"verify: {error}"]
     return [f"noted: {one.data!r}" for one in world.events if one.kind == "noted"]
@@ -133,6 +142,10 @@ def _tried(world: World) -> list[str]:
 def _paid(world: World) -> list[str]:
     """Whoever begins after an answer was recorded does not pay for it."""
     return [f"paid again for {one}" for one in world.server.paid_again]
+
+
+def _led(world: World) -> list[str]:
+    return world.server.unled
 
 
 def _tidy(world: World) -> list[str]:

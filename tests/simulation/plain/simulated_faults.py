@@ -114,7 +114,7 @@ def weather(seed: int) -> Weather:
     deadly = dice.choice((0.0, 0.0005, 0.0015))
     chances |= {"kill_before": deadly, "kill_after": deadly, "crash": dice.choice((0.0, 0.01)), "full": 0.005}
     return Weather(
-        storm_s=dice.uniform(15, 60),
+        storm_s=dice.uniform(10, 40),
         chances=chances,
         aim=AIMS[seed % len(AIMS)],
         aim_chance=dice.choice((0.05, 0.3)),
@@ -126,7 +126,7 @@ def weather(seed: int) -> Weather:
         jumps_s=often(5),
         full_s=often(15),
         reordered=dice.choice((0.0, 0.3, 1.0)),
-        job_delay_s=dice.choice((0.0, 0.1, 3.0)),
+        job_delay_s=dice.choice((0.0, 0.1, 2.0)),
     )
 
 

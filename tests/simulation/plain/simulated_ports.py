@@ -5,6 +5,7 @@ decided; once dead, none of its tasks is heard again, as after SIGKILL: not even
 """
 
 import errno
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
@@ -24,6 +25,7 @@ from events.ids import Position, RunId, StreamId, Version
 from events.log import Draft, Recorded
 from infra.environments.toy import Toy
 from infra.environments.wire import typed
+from infra.leases import LEASE_S
 from infra.list_log import PAGE
 from runtime.errors import EnvironmentCrashed, MissingBlob, StoreAway
 from runtime.ports import (
@@ -70,8 +72,9 @@ class Process:
     disturbed_at: float = 0.0
     #: of its own monotonic clock
     origin: float = 0.0
-    #: how many it has asked for
+    #: how many leases it has asked for, and when one was last its own
     leases: int = 0
+    held_at: float = -math.inf
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
 
     def die(self) -> None:
@@ -268,6 +271,7 @@ class QueueClient:
 
     async def enqueue(self, job: Job, timeout_s: float) -> bool:
         del timeout_s
+        self._acts("enqueue", job)
         return await self._process.call("queue.enqueue", lambda: self._queue.enqueue(job))
 
     async def lost(self, jobs: Iterable[Job]) -> list[Job]:
@@ -277,7 +281,14 @@ class QueueClient:
     async def discard(self, jobs: Iterable[Job]) -> None:
         asked = list(jobs)
         if asked:
+            self._acts("discard", asked[0])
             await self._process.call("queue.discard", lambda: self._queue.discard(asked))
+
+    def _acts(self, what: str, job: Job) -> None:
+        """Only who holds the lease, or has lost it a moment ago without a chance to know, asks for jobs."""
+        now = CLOCK.now
+        if now - self._process.held_at > LEASE_S and self._process.disturbed_at < now - LEASE_S:
+            self._process.server.unled.append(f"{self._process.name} asked for {what} of {job} without the lease")
 
     async def refused(self, run: RunId) -> str | None:
         del run
@@ -320,7 +331,10 @@ class LeaseClient:
 
     async def hold(self, position: Position) -> int | None:
         assert self._number == self._process.leases, "an earlier coordinator of the same process still acts"
-        return await self._process.call("lease.hold", lambda: self._lease.hold(position))
+        term: int | None = await self._process.call("lease.hold", lambda: self._lease.hold(position))
+        if term is not None:
+            self._process.held_at = CLOCK.now
+        return term
 
     async def release(self) -> None:
         await self._process.call("lease.release", self._lease.release)

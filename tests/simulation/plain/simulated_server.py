@@ -64,8 +64,8 @@ class ShortLog(ListLog):
         return result
 
     def lose(self, since: float) -> int:
-        """Forget what was written after `since`; how many events."""
-        kept = sum(at <= since for at in self.written)
+        """Forget what was written after `since`, but for the run's beginning; how many events."""
+        kept = sum(at <= max(since, 0.0) for at in self.written)
         lost = len(self._events) - kept
         del self._events[kept:], self.written[kept:]
         self._streams = {}
@@ -95,6 +95,8 @@ class SimulatedServer:
     paid: Counter[str] = field(default_factory=Counter)
     #: calls that were paid for though their answer was there before the job began
     paid_again: list[str] = field(default_factory=list)
+    #: what coordinators did without the lease
+    unled: list[str] = field(default_factory=list)
     #: episode id -> how often its host has crashed
     crashes: Counter[str] = field(default_factory=Counter)
     #: how many events were lost, each time

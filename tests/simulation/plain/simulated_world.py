@@ -28,7 +28,7 @@ Role = Literal["coordinator", "act", "diagnose"]
 #: who takes part
 CAST: tuple[tuple[Role, int], ...] = (("coordinator", 2), ("act", 3), ("diagnose", 2))
 #: a dead process comes back after so many seconds
-_BACK_S = (0.2, 8.0)
+_BACK_S = (0.2, 6.0)
 #: the world goes on for so long after the run's end: late copies and frozen processes have their say
 _AFTER_S = 9.0
 #: a world that is not through by then stands still, virtual seconds
