@@ -229,10 +229,11 @@ class RedisLog:
             del found[0]
         # Where the entry at `after` was trimmed, one more has come than was asked for.
         del found[limit:]
-        if found and _position(found[0]) != after + 1:
-            if await self._past.look() > after:
-                return []
-            raise VersionGap(f"log of run {self._run}", after + 1, _position(found[0]))
+        if found and _position(found[0]) != after + 1 and await self._past.look() > after:
+            return []
+        if found and _position(found[-1]) != after + len(found):
+            expected, got = next((i, at) for i, one in enumerate(found, after + 1) if (at := _position(one)) != i)
+            raise VersionGap(f"log of run {self._run}", expected, got)
         if not found and after > 0 and (head := await self.head()) < after:
             self._ends.clear()
             self._past.forget()

@@ -441,6 +441,36 @@ async def test_a_log_that_does_not_fold_is_not_archived(open_store, redis_prefix
         assert await read_all(store.open(events[0].run)) == events
 
 
+@pytest.mark.parametrize("position", [1, 40])
+async def test_a_log_that_was_cut_by_hand_is_not_archived(position: int, open_store, redis_prefix: str) -> None:
+    """What is missing is told, and nothing more is taken away."""
+    events = made_run()
+    async with open_store() as store:
+        await put(store, events)
+        await store._redis.xdel(log_key(redis_prefix, events[0].run), f"{position}-0")
+        with pytest.raises(Mismatch, match=f"expected {position}, got {position + 1}|cut by hand"):
+            await archived(store, events[0].run)
+        assert await held(store, events[0].run, redis_prefix) == len(events) - 1
+
+
+async def test_an_imported_copy_of_an_archived_log_stands_alone(open_store, tmp_path: Path) -> None:
+    """Its notes of the other's archive mean nothing to it: it is archived anew, into its own place."""
+    events = made_run(5, 24)
+    run = events[0].run
+    async with open_store() as store:
+        await put(store, events[:-1])
+        await archived(store, run)
+        await export_log(store.open(run), tmp_path / "log.jsonl")
+        whole = await read_all(store.open(run))
+        assert any(one.kind == "noted" for one in whole)
+        await import_log(tmp_path / "log.jsonl", store, run=RunId("copy"))
+        report = await archived(store, RunId("copy"))
+        assert report.added == report.last > 50
+        there = await read_all(store.open(RunId("copy")))
+        assert [one.data for one in there[: len(whole)]] == [one.data for one in whole]
+        assert len(there) > len(whole)
+
+
 # -- checkpoints -----------------------------------------------------------------------------------------------------
 
 

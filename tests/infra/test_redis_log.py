@@ -135,3 +135,20 @@ async def test_a_stream_that_was_cut_by_hand_takes_no_event(
             with pytest.raises(Mismatch, match=f"run {RUN}: its stream holds {length} events, its index counts"):
                 await put(log, *topics)
         assert await redis.xlen(key) == length
+
+
+@pytest.mark.parametrize("gone", [1, 2, 150, 249])
+async def test_a_hole_in_a_stream_is_noticed(gone: int, redis_server: Any, redis_prefix: str) -> None:
+    """An entry that somebody removed: told with its position, wherever in a page it was; never a shorter log."""
+    async with connected(redis_server.url) as redis:
+        log = RedisLogStore(redis, redis_prefix, SystemClock(), "here").open(RUN)
+        await put(log, *(str(number) for number in range(250)))
+        await redis.xdel(log_key(redis_prefix, RUN), f"{gone}-0")
+        told = f"expected {gone}, got {gone + 1}"
+        with pytest.raises(VersionGap, match=told):
+            _ = [page async for page in log.pages(Position(0))]
+        with pytest.raises(VersionGap, match=told):
+            await log.read(Position(0), 300)
+        with pytest.raises(Mismatch, match=f"names position {gone}, which"):
+            await log.read_stream(EPISODE)
+        assert [one.position for one in await log.read(Position(gone), 300)] == list(range(gone + 1, 251))
