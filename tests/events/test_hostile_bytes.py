@@ -3,6 +3,7 @@
 import tracemalloc
 from random import Random
 
+import msgspec
 import pytest
 from chaos_budget import limit_s, rounds, told
 from hostile import TOKENS, golden_logs, hostile_line
@@ -84,6 +85,14 @@ def test_every_hostile_value_in_every_kind(kind: str) -> None:
     for token in TOKENS:
         read(line[:data] + token + line[end:])
         read(line[:last] + token + line[end - 1 :])
+
+
+@pytest.mark.parametrize("data", [b"[" * 100_000, b'{"e' + b"[" * 100_000, b"[" * 70 + b"\xff" + b"]" * 70, b"{" * 65])
+def test_brackets_without_end_in_data_are_refused(data: bytes) -> None:
+    """Data of a record that did not come through a line: nothing but brackets, in a text that ends, around no text."""
+    one = parse_line(LINES[1], "line 2")
+    with pytest.raises(UnreadableEvent):
+        decode(msgspec.structs.replace(one, data=data))
 
 
 @pytest.mark.parametrize("token", TOKENS, ids=lambda token: f"{token[:24]!r}-{len(token)}")
