@@ -153,6 +153,8 @@ class SharingRedis(Redis):
         #: tries after the first
         self.retries = 0
         self.patience_s = 15.0
+        #: what redis-py makes of a reply; its own table is asked letter by letter
+        self._shaped = {name: self.response_callbacks.get(name) for name in SHARED}
         self._line: Line | None = None
         self._connecting = anyio.Lock()
 
@@ -163,7 +165,7 @@ class SharingRedis(Redis):
             return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
         reply = await self._reply(packed(args))
         options.pop("keys", None)
-        callback = self.response_callbacks.get(args[0])
+        callback = self._shaped[args[0]]
         return reply if callback is None else callback(reply, **options)
 
     async def _reply(self, command: bytes) -> Any:
