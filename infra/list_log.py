@@ -45,6 +45,11 @@ class ListLog:
                 return Taken(stored=old)
         if len(known) < len(drafts) and self._events and self._events[-1].kind == "run_finished":
             raise RunEnded(self._run)
+        if len(known) < len(drafts) and (basis := origin.basis) is not None:
+            made_from = self._streams.get(basis.stream, [])[basis.version - 1 : basis.version]
+            if not made_from or content_sha256(made_from[0].kind, made_from[0].data) != basis.sha256:
+                lost = f"{self._run}/{basis.stream}/{basis.version}"
+                raise VersionGap(f"append to {self._run}/{stream}, made from {lost}", basis.version, 0)
         for new in drafts[len(known) :]:
             event = recorded(
                 new,

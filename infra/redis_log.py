@@ -19,7 +19,7 @@ from redis.exceptions import ResponseError
 
 from events.checkpoint import Checkpoint
 from events.codec import content_sha256
-from events.errors import Mismatch, Unreachable, VersionGap
+from events.errors import ChimeError, Mismatch, Unreachable, VersionGap
 from events.ids import Position, RunId, StreamId, Version, run_id
 from events.log import Draft, Recorded
 from infra.archive_index import ArchiveIndex
@@ -128,10 +128,6 @@ class RedisLog:
                     )
                 case [b"taken", entry]:
                     return Taken(stored=self._recorded(_paired(entry)))
-                case [b"gap", following]:
-                    raise VersionGap(f"append to {self._run}/{stream}", int(following), first)
-                case [b"ended"]:
-                    raise RunEnded(self._run)
                 case [b"archived", position, *before]:
                     # A late try of an append that is long done, or of another one: the archive knows which.
                     known += [Position(int(one)) for one in before]
@@ -142,12 +138,27 @@ class RedisLog:
                     if len(known) == len(drafts):
                         return Appended(positions=known, written=0)
                 case reply:
-                    raise Mismatch(f"the append script answered {reply!r}")
+                    raise self._refusal(reply, stream, first, origin)
+
+    def _refusal(self, reply: Any, stream: StreamId, first: Version, origin: Origin) -> ChimeError:
+        """Why the append script has written nothing."""
+        match reply:
+            case [b"gap", following]:
+                return VersionGap(f"append to {self._run}/{stream}", int(following), first)
+            case [b"unfounded"] if origin.basis is not None:
+                lost = f"{self._run}/{origin.basis.stream}/{origin.basis.version}"
+                return VersionGap(f"append to {self._run}/{stream}, made from {lost}", origin.basis.version, 0)
+            case [b"ended"]:
+                return RunEnded(self._run)
+            case _:
+                return Mismatch(f"the append script answered {reply!r}")
 
     async def _appended(self, stream: StreamId, first: Version, drafts: Sequence[Draft], origin: Origin) -> Any:
         """What the append script answers."""
         at = self._clock.utc()
+        basis = origin.basis
         arguments: list[Any] = [stream, first, len(drafts)]
+        arguments += [basis.stream, basis.version, basis.sha256] if basis is not None else ["", "", ""]
         for one in drafts:
             arguments += [one.kind, one.schema, at, origin.cause or "", origin.attempt, one.sha256, one.data]
         with our_errors(f"{self._where}, key {self._log}"):

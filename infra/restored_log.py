@@ -58,7 +58,7 @@ class Restored:
 
     async def put(self, batch: Sequence[Recorded]) -> None:
         """Neighbours of one stream, each in its recorded place."""
-        arguments: list[Any] = [batch[0].stream, batch[0].version, len(batch)]
+        arguments: list[Any] = [batch[0].stream, batch[0].version, len(batch), "", "", ""]
         for one in batch:
             sha256 = content_sha256(one.kind, one.data)
             arguments += [one.kind, one.schema, one.at, one.cause or "", one.attempt, sha256, one.data]

@@ -54,6 +54,7 @@ from runtime.gate import (
 from runtime.lint import lint
 from runtime.planners import View
 from runtime.ports import (
+    Basis,
     CallKey,
     ChatRequest,
     Job,
@@ -147,6 +148,8 @@ class _Stages:
         self.task = ctx.task(job.episode)
         self.episode_id = f"{ctx.run}/{self.stream}"
         self._began = ctx.clock.monotonic()
+        #: what made the version of the last recall
+        self._basis: Basis | None = None
         self._log = _log.bind(
             run_id=ctx.run, episode_id=self.stream, task_id=self.task.task_id, attempt=job.attempt, job=job.kind
         )
@@ -161,7 +164,9 @@ class _Stages:
         """
         run, first = self._ctx.run, at.next_version
         cause = event_id(run, self.stream, first - 1) if at.events else event_id(run, RUN_STREAM, 1)
-        origin = Origin(cause=cause, attempt=self._job.attempt)
+        # A recall is of banks that the log has made, or it is of none: a server that lost its tail has lost them too.
+        basis = self._basis if any(isinstance(event, Retrieved) for event in events) else None
+        origin = Origin(cause=cause, attempt=self._job.attempt, basis=basis)
         drafts = [draft(event) for event in events]
         result = await self._ctx.log.append(self.stream, first, drafts, origin)
         if isinstance(result, Taken):
@@ -225,6 +230,7 @@ class _Stages:
         (vector,) = await ctx.embedder.embed([text], "query")
         query = Query(text=text, vector=vector)
         recalled = await ctx.banks.recall(stage, query, version)
+        self._basis = recalled.basis
         return Retrieved(
             stage=stage, bank_version=version, query=query, candidates=recalled.candidates, source=recalled.source
         )

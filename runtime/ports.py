@@ -17,11 +17,22 @@ from runtime.task import Description, Evaluation, Message, Opening, StepResult, 
 # -- log -------------------------------------------------------------------------------------------------------------
 
 
+class Basis(Struct, frozen=True, kw_only=True):
+    """An event of another stream that a new one was made from: a server may have lost it meanwhile."""
+
+    stream: StreamId
+    version: Version
+    #: as of a draft
+    sha256: str
+
+
 class Origin(Struct, frozen=True, kw_only=True):
-    """What an event records about where it came from."""
+    """Where an event came from: what it records of that, and what must still be in the log for it to be written."""
 
     cause: str | None
     attempt: int = 1
+    #: not recorded; None = nothing but what its own stream holds
+    basis: Basis | None = None
 
 
 class Appended(Struct, frozen=True, kw_only=True):
@@ -57,7 +68,7 @@ class EventLog(Protocol):
         """Put `drafts` at versions first, first + 1, ... of `stream`, all or none.
 
         Raises:
-            VersionGap: `first` is above the stream's next version.
+            VersionGap: `first` is above the stream's next version, or the basis is not in the log any more.
             RunEnded: the log ends with `run_finished`, and an event is not there yet.
             Unreachable: the server does not answer.
         """
@@ -395,6 +406,8 @@ class Recalled(Struct, frozen=True, kw_only=True):
     #: the chosen items as of the version read, in rank order
     chosen: list[Item]
     source: Source
+    #: the `folded` that made the version read; None for version 0, and where an archive holds it
+    basis: Basis | None = None
 
 
 class BankReader(Protocol):

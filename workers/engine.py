@@ -13,7 +13,7 @@ import structlog
 
 from events import policies
 from events.codec import decode, draft
-from events.errors import BadInput, ChimeError
+from events.errors import BadInput, ChimeError, VersionGap
 from events.ids import RUN_STREAM, RunId, Version, episode_stream
 from events.kinds import Evaluator, Noted, Operated, RunStarted
 from events.log import Recorded
@@ -98,6 +98,10 @@ class Engine:
                 if isinstance(error, OSError) and error.errno not in _FULL:
                     raise
                 _log.warning("store_waited_for", run_id=job.run, episode=job.episode, reason=str(error))
+            except VersionGap as gap:
+                # The server has lost what this job read: all that was derived from it goes, and the job begins again.
+                _log.warning("log_read_again", run_id=job.run, episode=job.episode, reason=str(gap))
+                self._runs.pop(job.run, None)
             else:
                 return
             await self._clock.sleep(wait_s)
@@ -117,7 +121,7 @@ class Engine:
             await note_stopped(context.log, stopped)
         except RunEnded:
             return  # cancelled, and finished while this job hung
-        except StoreAway:
+        except (StoreAway, VersionGap):
             raise
         except ChimeError as error:
             await self._there.failures.record(job, error)

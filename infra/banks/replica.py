@@ -8,14 +8,16 @@ import structlog
 
 from events import policies
 from events.bank import Banks, Item
+from events.codec import content_sha256
 from events.errors import Mismatch, VersionGap
 from events.fold import REPLAY_KINDS, State, step
 from events.ids import BankVersion, MemoryId, Stage
 from events.kinds import Query, RunStarted
+from events.log import Recorded
 from events.policies import Policy
 from events.recall import recall
 from events.window import Window
-from runtime.ports import EventLog, Recalled
+from runtime.ports import Basis, EventLog, Recalled
 
 _log = structlog.get_logger("chime.replica")
 
@@ -35,6 +37,8 @@ class Replica:
         self._state = State()
         self._policy: Policy | None = None
         self._window: Window | None = None
+        #: what made each version held; not those that an archive holds
+        self._made: dict[BankVersion, Basis] = {}
 
     async def header(self) -> RunStarted:
         """The run header.
@@ -81,7 +85,7 @@ class Replica:
         assert self._policy is not None  # noqa: S101 - set with the header, which `at` has read
         candidates = recall(banks, (stage,), query.vector, self._policy.parameters)
         chosen = [item for one in candidates if one.chosen and (item := banks.get(one.id)) is not None]
-        return Recalled(candidates=candidates, chosen=chosen, source="exact")
+        return Recalled(candidates=candidates, chosen=chosen, source="exact", basis=self._made.get(version))
 
     async def items(self, ids: Sequence[MemoryId], version: BankVersion) -> list[Item]:
         """Those of `ids` that are live at `version`, in the order asked."""
@@ -113,8 +117,18 @@ class Replica:
                     self._begin(self._state)
                 elif recorded.kind in ("seeded", "folded"):
                     self._window.add(self._state.banks)
+                if recorded.kind == "folded":
+                    self._remember(recorded)
         # The filter skips kinds, so the last event read may stand before the head.
         self._state = self._state.at_least(head)
+
+    def _remember(self, recorded: Recorded) -> None:
+        """Which event made the newest version."""
+        assert self._window is not None  # noqa: S101 - a fold comes after the header
+        sha256 = content_sha256(recorded.kind, recorded.data)
+        self._made[self._state.banks.version] = Basis(stream=recorded.stream, version=recorded.version, sha256=sha256)
+        while (first := next(iter(self._made))) < self._window.oldest:
+            del self._made[first]
 
     def _begin(self, state: State) -> None:
         """The header is known; the versions held begin with the banks of `state`."""

@@ -18,7 +18,7 @@ from infra.list_log import ListLogStore
 from infra.redis_client import client, connected
 from infra.redis_log import RedisLogStore, log_key
 from runtime.errors import RunEnded
-from runtime.ports import Appended, EventLog, LogStore, Origin, Taken
+from runtime.ports import Appended, Basis, EventLog, LogStore, Origin, Taken
 
 RUN = RunId("r-1")
 EPISODE = episode_stream(0)
@@ -118,6 +118,29 @@ async def test_nothing_follows_the_end(open_store) -> None:
         assert await put(log, RUN_STREAM, 1, [end]) == Appended(positions=[2], written=0)
         assert isinstance(await put(log, RUN_STREAM, 1, [noted("b")]), Taken)
         assert await log.head() == 2
+
+
+async def test_what_was_made_from_a_lost_event_is_refused(open_store) -> None:
+    """An event that names its basis is written while that very event is in the log, and not otherwise."""
+    there, other, new = noted("there"), noted("other"), noted("new")
+    async with open_store() as store:
+        log = store.open(RUN)
+        await put(log, StreamId("projector"), 1, [there])
+        for lost in (
+            Basis(stream=StreamId("projector"), version=Version(1), sha256=other.sha256),
+            Basis(stream=StreamId("projector"), version=Version(2), sha256=there.sha256),
+            Basis(stream=StreamId("episode-7"), version=Version(1), sha256=there.sha256),
+        ):
+            with pytest.raises(VersionGap, match=f"made from r-1/{lost.stream}/{lost.version}"):
+                await log.append(EPISODE, Version(1), [new], Origin(cause=None, basis=lost))
+        basis = Basis(stream=StreamId("projector"), version=Version(1), sha256=there.sha256)
+        assert await log.append(EPISODE, Version(1), [new], Origin(cause=None, basis=basis)) == Appended(
+            positions=[2], written=1
+        )
+        gone = Basis(stream=StreamId("projector"), version=Version(9), sha256=there.sha256)
+        again = await log.append(EPISODE, Version(1), [new], Origin(cause=None, basis=gone))
+        assert again == Appended(positions=[2], written=0), "what is written is written"
+        assert isinstance(await log.append(EPISODE, Version(1), [other], Origin(cause=None, basis=gone)), Taken)
 
 
 async def test_a_gap_is_refused(open_store) -> None:
