@@ -11,14 +11,14 @@ from msgspec import Struct
 from redis.asyncio import Redis
 
 from events.ids import Position, RunId
-from infra.redis_client import our_errors
+from infra.redis_client import Script, our_errors
 from runtime.ports import Lease
 
 #: how long a lease outlives its last renewal; with the standby's next look, a dead holder is replaced within 3 s
 LEASE_S = 2.0
 
 #: KEYS lease, term; ARGV holder, ttl in ms, position, whether to take it from another holder. The term, 0 = not ours.
-_HOLD = """
+_HOLD = Script("""
 local holder = redis.call('HGET', KEYS[1], 'holder')
 local term
 if holder == ARGV[1] then
@@ -30,12 +30,12 @@ if not term then term = redis.call('INCR', KEYS[2]) end
 redis.call('HSET', KEYS[1], 'holder', ARGV[1], 'position', ARGV[3])
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 return tonumber(term)
-"""
+""")
 
 #: KEYS lease; ARGV holder
-_RELEASE = """
+_RELEASE = Script("""
 if redis.call('HGET', KEYS[1], 'holder') == ARGV[1] then redis.call('DEL', KEYS[1]) end
-"""
+""")
 
 
 class Holder(Struct, frozen=True, kw_only=True):
@@ -96,22 +96,20 @@ class RedisLease:
     """`runtime.ports.Lease` on two keys of a run."""
 
     def __init__(self, redis: Redis, keys: list[str], holder: str, where: str, ttl_s: float, *, by_force: bool) -> None:
-        self._keys, self._holder, self._where = keys, holder, where
+        self._redis, self._keys, self._holder, self._where = redis, keys, holder, where
         self._ttl_ms, self._by_force = int(ttl_s * 1000), by_force
-        self._hold = redis.register_script(_HOLD)
-        self._release = redis.register_script(_RELEASE)
 
     async def hold(self, position: Position) -> int | None:
         """As `runtime.ports.Lease.hold`."""
         arguments: list[Any] = [self._holder, self._ttl_ms, position, int(self._by_force)]
         with our_errors(self._where):
-            term = cast("int", await self._hold(keys=self._keys, args=arguments))
+            term = cast("int", await _HOLD.run(self._redis, self._keys, arguments))
         return term or None
 
     async def release(self) -> None:
         """As `runtime.ports.Lease.release`."""
         with our_errors(self._where):
-            await self._release(keys=self._keys[:1], args=[self._holder])
+            await _RELEASE.run(self._redis, self._keys[:1], [self._holder])
 
 
 class LocalLeases:
