@@ -346,12 +346,17 @@ class RedisLogStore:
     async def runs(self) -> list[RunId]:
         """As `runtime.ports.LogStore.runs`."""
         with our_errors(self._where):
-            names = cast("list[bytes]", await self._redis.zrange(runs_key(self._prefix), 0, -1))
-            pipe = self._redis.pipeline(transaction=False)
-            for name in names:
-                _ = pipe.exists(log_key(self._prefix, RunId(name.decode())))
-            there = await pipe.execute()
-        return sorted(run_id(name.decode()) for name, exists in zip(names, there, strict=True) if exists)
+            listed = cast("list[bytes]", await self._redis.zrange(runs_key(self._prefix), 0, -1))
+            names = [run_id(name.decode()) for name in listed]
+            logs = [log_key(self._prefix, name) for name in names]
+            # As a rule every one of them is there: one command, however many there are.
+            if logs and await self._redis.exists(*logs) < len(logs):
+                pipe = self._redis.pipeline(transaction=False)
+                for log in logs:
+                    _ = pipe.exists(log)
+                there = await pipe.execute()
+                names = [name for name, exists in zip(names, there, strict=True) if exists]
+        return sorted(names)
 
     async def overview(self) -> list[LogOverview]:
         """As `runtime.ports.LogStore.overview`: a round trip for many runs."""
