@@ -13,7 +13,7 @@ import pytest
 import zstandard
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from chaos_budget import limit_s, rounds, searching, told
-from hostile import golden_logs, hostile_log
+from hostile import TOKENS, golden_logs, hostile_log, with_field
 from hypothesis import seed
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
@@ -197,6 +197,23 @@ def test_imports_are_whole_or_leave_nothing(redis_server: Any) -> None:
         for one in rounds(SHARE):
             with told(one):
                 run_state_machine_as_test(seed(one)(machine), settings=searching(15, 12))
+
+
+@pytest.mark.parametrize("token", TOKENS, ids=lambda token: f"{token[:24]!r}-{len(token)}")
+async def test_a_field_that_nobody_knows_is_checked_too(token: bytes, tmp_path: Path) -> None:
+    """Whatever stands in it, the file is refused with an error of ours, or taken in and written again unchanged."""
+    lines = list(LOGS[0])
+    lines[2] = with_field(lines[2], token)
+    (tmp_path / "in.jsonl").write_bytes(b"".join(lines))
+    store = ListLogStore(SystemClock())
+    try:
+        report = await import_log(tmp_path / "in.jsonl", store)
+    except ChimeError as error:
+        str(error).encode("utf-8", "surrogatepass")
+        assert await store.runs() == []
+        return
+    await export_log(store.open(report.run), tmp_path / "out.jsonl")
+    assert (tmp_path / "out.jsonl").read_bytes() == b"".join(lines)
 
 
 @pytest.mark.parametrize("filling", [b"\0", b"\n", b"[", b'{"id":"'], ids=["nul", "newline", "nested", "text"])

@@ -47,6 +47,12 @@ def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
 _HOLE = "\x00hole\x00"
 
 
+def with_field(line: bytes, token: bytes) -> bytes:
+    """The line with a field in its data that nobody knows."""
+    end = line.index(b'},"id":')
+    return line[:end] + b',"unknown":' + token + line[end:]
+
+
 def _with_token(event: Any, path: tuple[Any, ...], token: bytes, named: bool) -> bytes:
     """The text of `event` with the value at `path` (`named`: its name too, once more) written as `token`."""
     if not path:
@@ -82,6 +88,8 @@ def _spoiled(line: bytes, dice: Random) -> bytes:
         case 2:
             at = dice.randrange(len(line) + 1)
             return line[:at] + dice.choice(TOKENS) + line[at:]
+        case 3 if b'},"id":' in line:
+            return with_field(line, dice.choice(TOKENS))
         case _:
             try:
                 event = json.loads(line)
