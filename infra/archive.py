@@ -7,7 +7,8 @@ overwritten by the same bytes or never named by anything.
 """
 
 import hashlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from io import BytesIO
 from typing import Self
 
@@ -19,7 +20,7 @@ from msgspec import Struct
 
 from events.checkpoint import Checkpoint, Tally, written
 from events.codec import canonical, decode_as, export_line
-from events.errors import BadInput, FoldMismatch, Mismatch, VersionGap
+from events.errors import BadInput, FoldMismatch, Mismatch, Unreachable, VersionGap
 from events.fold import State, step
 from events.ids import PROJECTOR_STREAM, RUN_STREAM, Position, RunId, StreamId, episode_of
 from events.kinds import Folded, Noted, RunConfig
@@ -119,11 +120,12 @@ async def archive_log(
     before = work.there.last
     segments = 0
     if not dry_run:
-        await work.go_on()
-        while work.there.last < last:
-            segments += await work.add(last)
-        if segments:
-            await work.tidy()
+        async with work.alone():
+            await work.go_on()
+            while work.there.last < last:
+                segments += await work.add(last)
+            if segments:
+                await work.tidy()
     there = work.there
     return ArchiveReport(
         run=run,
@@ -152,6 +154,8 @@ class _Archiving:
         #: files of the place, before this command writes any
         self._names: frozenset[str] = frozenset()
         self._fold: _Folding | None = None
+        #: what this command has recorded, or is about to
+        self._mine: ArchiveNote | None = None
 
     @classmethod
     async def begun(
@@ -168,6 +172,21 @@ class _Archiving:
     def where(self) -> str:
         """The place, for people."""
         return self._storage.where
+
+    @asynccontextmanager
+    async def alone(self) -> AsyncIterator[None]:
+        """What fails in the body while somebody else archives the same run fails for that reason.
+
+        Raises:
+            Mismatch: it does.
+        """
+        try:
+            yield
+        except (Unreachable, Mismatch) as error:
+            if (await self._index.look()).note in (self.there.note, self._mine):
+                raise
+            reason = f"run {self._run} was archived by another process meanwhile; give the command once more"
+            raise Mismatch(reason) from error
 
     async def go_on(self) -> None:
         """Finish the newest addition, where it was cut short."""
@@ -210,6 +229,7 @@ class _Archiving:
             segments=new, checkpoint=checkpoint,
         )  # fmt: skip
         await self._read_back(made_note)
+        self._mine = made_note
         await self._index.record(self.there.last, made_note)
         self._step("recorded")
         await self._noted_and_trimmed(made_note)
@@ -327,11 +347,12 @@ class _Archiving:
         if note is None:
             return
         await self._storage.write(MANIFEST, await self._storage.read(note.manifest))
-        kept = {note.manifest, MANIFEST}
-        if self.there.checkpoint is not None:
-            kept.add(self.there.checkpoint.file)
+        checkpoint = self.there.checkpoint
+        # Older ones only: another command may have written newer ones, and not have recorded them yet.
+        old = [(f"manifest-{note.last:012}", "manifest-")]
+        old += [(f"checkpoint-{checkpoint.position:012}", "checkpoint-")] if checkpoint is not None else []
         for name in await self._storage.names():
-            if not name.endswith(".jsonl.zst") and name not in kept:
+            if any(name.startswith(kind) and name < newest for newest, kind in old):
                 await self._storage.remove(name)
         _log.info("archived", run_id=self._run, position=note.last, where=self._storage.where)
 

@@ -327,6 +327,25 @@ async def test_two_archivings_at_once_leave_one_archive(open_store, redis_prefix
         assert await held(store, run, redis_prefix) == 1
 
 
+async def test_tidying_leaves_what_is_not_recorded_yet(open_store, tmp_path: Path) -> None:
+    """Files of another command that is further on stay; those of older additions go."""
+    events = made_run(5, 24)
+    run = events[0].run
+    async with open_store() as store:
+        log = await put(store, events[:-20])
+        await archived(store, run)
+        folder = tmp_path / "home" / "archive" / run
+        newer = [folder / "manifest-000000999999.json", folder / "checkpoint-000000999999.json.zst"]
+        for one in newer:
+            one.write_bytes(b"of another command")
+        older = {one.name for one in folder.iterdir() if one.name.startswith(("manifest-", "checkpoint-"))}
+        await go_on(log, events[-20:-1])
+        report = await archived(store, run)
+        names = {one.name for one in folder.iterdir()}
+        assert names & older == {one.name for one in newer}
+        assert {f"manifest-{report.last:012}.json", "manifest.json", f"checkpoint-{report.last:012}.json.zst"} <= names
+
+
 # -- damage ----------------------------------------------------------------------------------------------------------
 
 
