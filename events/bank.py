@@ -1,30 +1,32 @@
 """The two banks at one version: items, exact search, `evolve`, digest.
 
-`Banks` is a value: `evolve` returns another and leaves the old one as it was. Nothing is copied on the way:
-items sit in small sorted chunks shared between versions, vectors in append-only rows that all versions of a run share.
+`Banks` is a value: `evolve` returns another and leaves the old one as it was. Little is copied on the way:
+items sit in small sorted chunks shared between versions, vectors in append-only rows that the versions of a run share
+until most of them are dead.
 """
 
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import assert_never
 
 import numpy as np
 import numpy.typing as npt
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import force_setattr, replace
 
 from events.codec import canonical
-from events.errors import FoldMismatch
+from events.errors import BadInput, FoldMismatch
 from events.ids import STAGES, BankVersion, MemoryId, MemoryOrder, Stage, attributed, memory_order
 from events.kinds import Diagnosed, Experience, SeededItem
 from events.operations import Discarded, Ignored, Inserted, Merged, Operation, Pruned, ValueUpdated
 from events.rows import Rows
-from events.sorted_items import Chunks
+from events.sorted_items import ById, Chunks
 from events.vectors import Vector
 
 _SEED_VERSION = BankVersion(0)
+_CONTENT = (Inserted, Merged, Discarded)
 
 
 class Item(Struct, frozen=True, kw_only=True, eq=False, gc=False):
@@ -66,8 +68,7 @@ class Item(Struct, frozen=True, kw_only=True, eq=False, gc=False):
         return self.delta_sum / (10_000 * self.n) if self.n else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Shelf:
+class Shelf(Struct, frozen=True, eq=False):
     """The vectors of one stage's items."""
 
     scenarios: Rows = field(default_factory=Rows)
@@ -82,19 +83,26 @@ class Nearest:
     dot: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Banks:
+def _no_items() -> ById[Item]:
+    return ById(Chunks(), {})
+
+
+class Banks(Struct, frozen=True, kw_only=True, eq=False):
     """M_t: every live item of both banks, and their vectors."""
 
     #: t
     version: BankVersion = _SEED_VERSION
-    items: Chunks[Item] = field(default_factory=Chunks)
+    items: ById[Item] = field(default_factory=_no_items)
     planning: Shelf = field(default_factory=Shelf)
     execution: Shelf = field(default_factory=Shelf)
 
     def get(self, memory: MemoryId) -> Item | None:
-        """The live item of that id."""
-        return self.items.get(memory_order(memory))
+        """The live item of that id.
+
+        Raises:
+            BadInput: not a memory id.
+        """
+        return self.items.get(memory)
 
     def __iter__(self) -> Iterator[Item]:
         """Every live item in id order."""
@@ -223,7 +231,7 @@ def seed(banks: Banks, seeds: Iterable[SeededItem]) -> Banks:
     orders = [*([item.order for item in banks][-1:]), *(item.order for item in added)]
     if any(a >= b for a, b in pairwise(orders)):
         raise FoldMismatch("seeded", "order of ids", [item.id for item in added], "ascending, each once")
-    items = banks.items.updated({item.order: item for item in added})
+    items = banks.items.updated({item.id: item for item in added})
     return Banks(items=items, planning=shelves["planning"], execution=shelves["execution"])
 
 
@@ -239,7 +247,7 @@ def evolve(banks: Banks, diagnosed: Diagnosed | None, operations: Sequence[Opera
         FoldMismatch: an operation that does not fit: a sum, an absent item, an id that exists.
     """
     change = _Change(banks, diagnosed)
-    contents = [one for one in operations if isinstance(one, Inserted | Merged | Discarded)]
+    contents = [one for one in operations if isinstance(one, _CONTENT)]
     stages = _content_stages(contents, diagnosed)
     for operation in operations:
         match operation:
@@ -279,15 +287,15 @@ class _Change:
     def __init__(self, banks: Banks, diagnosed: Diagnosed | None) -> None:
         self._banks, self._diagnosed = banks, diagnosed
         self._version = BankVersion(banks.version + 1)
-        self._items: dict[MemoryOrder, Item | None] = {}
+        self._items: dict[MemoryId, Item | None] = {}
         self._shelves: dict[Stage, Shelf] = {}
 
     def value(self, operation: ValueUpdated) -> None:
         item = self._item(operation)
         total, n = item.delta_sum + operation.delta_e4, item.n + 1
-        if (total, n) != (operation.delta_sum, operation.n):
+        if total != operation.delta_sum or n != operation.n:
             raise self._misfit(operation, "sum and count", (operation.delta_sum, operation.n), (total, n))
-        self._put(replace(item, delta_sum=total, n=n, changed_at=self._version, hashed=None))
+        self._items[item.id] = replace(item, delta_sum=total, n=n, changed_at=self._version, hashed=None)
 
     def prune(self, operation: Pruned) -> None:
         item = self._item(operation)
@@ -295,38 +303,37 @@ class _Change:
         self._shelves[item.bank] = Shelf(
             shelf.scenarios.without([item.scenario_row]), shelf.experiences.without(item.experience_rows)
         )
-        self._items[item.order] = None
+        self._items[item.id] = None
 
     def insert(self, operation: Inserted, stage: Stage) -> None:
-        order = memory_order(operation.id)
         self._check_source(operation)
+        there = self._there(operation)
+        order = memory_order(operation.id)
         # `<stage>-<t>` of this episode, perhaps with a k, never with an origin.
         if order[:4] != (False, "", STAGES.index(operation.bank), operation.source):
             raise self._misfit(operation, "id", operation.id, f"{operation.bank}-{operation.source}")
-        if (self._items[order] if order in self._items else self._banks.items.get(order)) is not None:
+        if there is not None:
             raise self._misfit(operation, "id", operation.id, "an id that is not in the bank")
         new = self._new_experience(operation, stage)
         shelf = self._shelf(operation.bank)
         scenarios, row = shelf.scenarios.appended(new.scenario_vector, operation.id)
         experiences, at = shelf.experiences.appended(new.experience_vector, operation.id)
         self._shelves[operation.bank] = Shelf(scenarios, experiences)
-        self._put(
-            Item(
-                id=operation.id,
-                bank=operation.bank,
-                scenario=new.scenario,
-                experience=new.experience,
-                bullets=0,
-                scenario_row=row,
-                experience_rows=(at,),
-                delta_sum=0,
-                n=0,
-                sources=(operation.source,),
-                seeded_sources=0,
-                inserted_at=self._version,
-                changed_at=self._version,
-                order=order,
-            )
+        self._items[operation.id] = Item(
+            id=operation.id,
+            bank=operation.bank,
+            scenario=new.scenario,
+            experience=new.experience,
+            bullets=0,
+            scenario_row=row,
+            experience_rows=(at,),
+            delta_sum=0,
+            n=0,
+            sources=(operation.source,),
+            seeded_sources=0,
+            inserted_at=self._version,
+            changed_at=self._version,
+            order=order,
         )
 
     def merge(self, operation: Merged, stage: Stage) -> None:
@@ -338,28 +345,36 @@ class _Change:
             shelf = self._shelf(item.bank)
             experiences, at = shelf.experiences.appended(new.experience_vector, item.id)
             self._shelves[item.bank] = Shelf(shelf.scenarios, experiences)
-            item = replace(
-                item,
-                experience_rows=(*item.experience_rows, at),
-            )
+            item = replace(item, experience_rows=(*item.experience_rows, at))
             if operation.how == "appended":
                 text = f"{item.experience}\n- {new.experience}"
                 item = replace(item, experience=text, bullets=item.bullets + 1)
             else:
                 item = replace(item, experience=self._rewritten(operation, stage), bullets=0)
-        self._put(item)
+        self._items[item.id] = item
 
     def done(self) -> Banks:
-        return Banks(
+        banks = Banks(
             version=self._version,
             items=self._banks.items.updated(self._items) if self._items else self._banks.items,
             planning=self._shelf("planning"),
             execution=self._shelf("execution"),
         )
+        sparse = [stage for stage, shelf in self._shelves.items() if shelf.scenarios.sparse or shelf.experiences.sparse]
+        return _compacted(banks, sparse) if sparse else banks
+
+    def _there(self, operation: ValueUpdated | Pruned | Merged | Inserted) -> Item | None:
+        """The live item that `operation` names."""
+        memory = operation.id
+        if memory in self._items:
+            return self._items[memory]
+        try:
+            return self._banks.items.get(memory)
+        except BadInput as error:
+            raise self._misfit(operation, "id", memory, str(error)) from error
 
     def _item(self, operation: ValueUpdated | Pruned | Merged) -> Item:
-        order = memory_order(operation.id)
-        item = self._items[order] if order in self._items else self._banks.items.get(order)
+        item = self._there(operation)
         if item is None:
             raise self._misfit(operation, "id", operation.id, "no such item")
         if item.bank != operation.bank:
@@ -369,9 +384,6 @@ class _Change:
     def _check_source(self, operation: Inserted | Merged) -> None:
         if operation.source != self._banks.version:
             raise self._misfit(operation, "source", operation.source, self._banks.version)
-
-    def _put(self, item: Item) -> None:
-        self._items[item.order] = item
 
     def _shelf(self, stage: Stage) -> Shelf:
         return self._shelves.get(stage) or self._banks.shelf(stage)
@@ -391,3 +403,26 @@ class _Change:
     def _misfit(self, operation: Operation, what: str, recorded: object, computed: object) -> FoldMismatch:
         where = f"bank version {self._version}, {type(operation).__name__} in {operation.bank}"
         return FoldMismatch(where, what, recorded, computed)
+
+
+def _compacted(banks: Banks, stages: Sequence[Stage]) -> Banks:
+    """`banks` with the live vectors of `stages` in rows of their own; no item changes but for the numbers of rows."""
+    shelves = {stage: banks.shelf(stage) for stage in STAGES}
+    moved: dict[MemoryId, Item | None] = {}
+    for stage in stages:
+        scenarios, scenario_at = shelves[stage].scenarios.compacted()
+        experiences, experience_at = shelves[stage].experiences.compacted()
+        shelves[stage] = Shelf(scenarios, experiences)
+        for item in banks:
+            if item.bank == stage:
+                moved[item.id] = replace(
+                    item,
+                    scenario_row=scenario_at[item.scenario_row],
+                    experience_rows=tuple(experience_at[row] for row in item.experience_rows),
+                )
+    return Banks(
+        version=banks.version,
+        items=banks.items.updated(moved),
+        planning=shelves["planning"],
+        execution=shelves["execution"],
+    )

@@ -11,10 +11,10 @@ import msgspec
 from msgspec import Struct
 
 from events.bank import Banks, Item, Shelf
-from events.codec import canonical, decode
+from events.codec import DEEPEST, canonical, decode
 from events.errors import FoldMismatch, UnreadableEvent
 from events.fold import State
-from events.ids import STAGES, BankVersion, Position, RunId, episode_of, memory_order
+from events.ids import STAGES, BankVersion, MemoryId, Position, RunId, episode_of, memory_order
 from events.kinds import Abandoned, AnyEvent, Diagnosed, Executed, Planned, RunStarted, Scored, SeededItem
 from events.log import Recorded
 
@@ -133,7 +133,8 @@ def written(checkpoint: Checkpoint) -> bytes:
         "waiting": [_Waiting(episode=t, diagnosed=state.waiting[t]) for t in sorted(state.waiting)],
         "tally": checkpoint.tally,
     }
-    return canonical(plain)
+    # An event's data stands two levels down here: `waiting`, and what is in it.
+    return canonical(plain, DEEPEST + 3)
 
 
 def _kept(banks: Banks, item: Item) -> SeededItem:
@@ -189,7 +190,7 @@ def read(data: bytes, where: str) -> Checkpoint:
 
 def _banks(version: BankVersion, items: Iterable[SeededItem]) -> Banks:
     shelves = {stage: Shelf() for stage in STAGES}
-    live: dict[Any, Item | None] = {}
+    live: dict[MemoryId, Item | None] = {}
     for one in items:
         shelf = shelves[one.bank]
         scenarios, row = shelf.scenarios.appended(one.scenario_vector, one.id)
@@ -198,8 +199,7 @@ def _banks(version: BankVersion, items: Iterable[SeededItem]) -> Banks:
             experiences, at = experiences.appended(vector, one.id)
             rows.append(at)
         shelves[one.bank] = Shelf(scenarios, experiences)
-        order = memory_order(one.id)
-        live[order] = Item(
+        live[one.id] = Item(
             id=one.id,
             bank=one.bank,
             scenario=one.scenario,
@@ -213,7 +213,7 @@ def _banks(version: BankVersion, items: Iterable[SeededItem]) -> Banks:
             seeded_sources=one.seeded_sources,
             inserted_at=BankVersion(one.inserted_at),
             changed_at=BankVersion(one.changed_at),
-            order=order,
+            order=memory_order(one.id),
         )
     return Banks(
         version=version,

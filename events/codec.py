@@ -12,8 +12,16 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from events.consistency import broken
-from events.errors import EventTooLarge, NewerSchema, UnknownKind, UnreadableEvent
+from events.consistency import broken, vectors
+from events.errors import (
+    EventTooLarge,
+    NestedTooDeep,
+    NewerSchema,
+    NotAUnitVector,
+    UnknownKind,
+    UnreadableEvent,
+    UnwritableEvent,
+)
 from events.exact_json import exact_json
 from events.ids import Position, RunId, StreamId, Version, event_id, run_id, stream_id
 from events.kinds import KINDS, AnyEvent, Event
@@ -25,8 +33,9 @@ K = TypeVar("K", bound=Event)
 #: size cap of one event's data, bytes
 EVENT_CAP = 256 * 1024
 
-#: deeper data goes the long way
-_SHALLOW = 64
+#: how many lists and objects may stand inside each other in an event's data, which itself is the first: far below
+#: what any version of the parsers can follow, so that a log that one machine writes every other one reads
+DEEPEST = 64
 
 #: an integral float beyond this is not exact as an integer and stays a float
 _EXACT = 2.0**53
@@ -47,20 +56,28 @@ def clean_text(text: str) -> str:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-def canonical(value: object) -> bytes:
+def canonical(value: object, deepest: int = DEEPEST) -> bytes:
     """The canonical JSON bytes of `value` (a struct or plain data).
+
+    Args:
+        value: what to write.
+        deepest: how many lists and objects may stand inside each other.
 
     Raises:
         ValueError: a NaN or an infinity.
         TypeError: something JSON has no form for.
+        NestedTooDeep: more than `deepest` levels.
     """
-    if (written := exact_json(value, _SHALLOW)) is not None:
+    if (written := exact_json(value, deepest)) is not None:
         return written
-    plain = _clean(msgspec.to_builtins(value))
+    try:
+        plain = _clean(msgspec.to_builtins(value), deepest)
+    except RecursionError as error:
+        raise NestedTooDeep(deepest) from error
     return json.dumps(plain, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
 
 
-def _clean(value: Any) -> Any:
+def _clean(value: Any, levels: int) -> Any:
     match value:
         case str():
             return clean_text(value)
@@ -70,10 +87,33 @@ def _clean(value: Any) -> Any:
             if not math.isfinite(value):
                 raise ValueError(f"{value} has no place in an event")
             return int(value) if value.is_integer() and abs(value) <= _EXACT else value
+        case _ if not levels:
+            raise RecursionError
         case dict():
-            return {clean_text(k): _clean(v) for k, v in value.items()}
+            return {clean_text(k): _clean(v, levels - 1) for k, v in value.items()}
         case _:
-            return [_clean(v) for v in value]
+            return [_clean(v, levels - 1) for v in value]
+
+
+def _deeper(value: Any, levels: int) -> bool:
+    """Whether more than `levels` lists and objects stand inside each other in plain data."""
+    match value:
+        case dict():
+            return not levels or any(_deeper(one, levels - 1) for one in value.values())
+        case list():
+            return not levels or any(_deeper(one, levels - 1) for one in value)
+        case _:
+            return False
+
+
+def _nested_too_deep(data: bytes) -> bool:
+    """Whether JSON text has more than `DEEPEST` levels; most has fewer brackets than that."""
+    if data.count(b"[") + data.count(b"{") <= DEEPEST:
+        return False
+    try:
+        return _deeper(msgspec.json.decode(data), DEEPEST)
+    except RecursionError:
+        return True
 
 
 def content_sha256(kind: str, data: bytes) -> str:
@@ -82,15 +122,34 @@ def content_sha256(kind: str, data: bytes) -> str:
 
 
 def draft(event: AnyEvent) -> Draft:
-    """`event` ready to be appended.
+    """`event` ready to be appended: what this lets pass, `decode` reads.
 
     Raises:
         EventTooLarge: its data is over the size cap.
+        UnwritableEvent: a reader would refuse it: a value out of its range, fields that contradict each other, a vector
+            that is none, lists and objects nested too deep, or something JSON has no form for.
     """
-    data = canonical(event)
+    try:
+        data = canonical(event)
+    except (ValueError, TypeError, NestedTooDeep) as error:
+        raise UnwritableEvent(event.KIND, str(error)) from error
     if len(data) > EVENT_CAP:
         raise EventTooLarge(event.KIND, len(data), EVENT_CAP)
+    if reason := _refused(event.KIND, data):
+        raise UnwritableEvent(event.KIND, reason)
     return Draft(kind=event.KIND, schema=event.SCHEMA, data=data, sha256=content_sha256(event.KIND, data))
+
+
+def _refused(kind: str, data: bytes) -> str:
+    """Why a reader would refuse canonical data of the newest schema; empty = it would not."""
+    try:
+        event = _DECODERS[kind].decode(data)
+        for vector in vectors(event):
+            vector.exact()
+    except (ValueError, NotAUnitVector) as error:
+        return f"{error}{_found(str(error), data)}"
+    wrong = broken(event)
+    return "" if wrong is None else wrong.said()
 
 
 def decode(recorded: Recorded) -> AnyEvent:
@@ -99,17 +158,24 @@ def decode(recorded: Recorded) -> AnyEvent:
     Raises:
         UnknownKind: a kind this code does not know.
         NewerSchema: a schema above the ones this code knows.
-        UnreadableEvent: data that does not fit the kind, a value out of its range, or fields that contradict each
-            other; names the field and the value.
+        UnreadableEvent: data that does not fit the kind, a value out of its range, fields that contradict each other
+            (names the field and the value), or lists and objects nested too deep.
     """
-    event = _typed(recorded)
+    event = typed(recorded)
+    if _nested_too_deep(recorded.data):
+        raise UnreadableEvent(recorded.id, str(NestedTooDeep(DEEPEST)))
     wrong = broken(event)
     if wrong is not None:
         raise UnreadableEvent(recorded.id, wrong.said())
     return event
 
 
-def _typed(recorded: Recorded) -> AnyEvent:
+def typed(recorded: Recorded) -> AnyEvent:
+    """As `decode`, but fields are not held against each other: for a replay, whose banks refuse what does not fit.
+
+    Raises:
+        As `decode`, contradictions and nesting that can be read aside.
+    """
     kind = KINDS.get(recorded.kind)
     if kind is None:
         raise UnknownKind(recorded.id, recorded.kind, recorded.schema)
@@ -119,8 +185,10 @@ def _typed(recorded: Recorded) -> AnyEvent:
         if recorded.schema == kind.SCHEMA:
             return _DECODERS[recorded.kind].decode(recorded.data)
         return msgspec.convert(upcast(recorded.kind, recorded.schema, _OBJECT.decode(recorded.data)), kind)
+    except RecursionError as error:
+        raise UnreadableEvent(recorded.id, str(NestedTooDeep(DEEPEST))) from error
     # msgspec's errors are ValueErrors; the others are a step's, whose data may have any shape inside.
-    except (ValueError, RecursionError, LookupError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise UnreadableEvent(recorded.id, f"{error}{_found(str(error), recorded.data)}") from error
 
 
@@ -133,7 +201,7 @@ def _found(message: str, data: bytes) -> str:
         value: Any = msgspec.json.decode(data)
         for name, number in _STEP.findall(path[1]):
             value = value[name] if name else value[int(number)]
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         return ""
     return f", found {value!r:.80}"
 
@@ -182,44 +250,6 @@ class _Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 _LINE = msgspec.json.Decoder(_Line)
-
-#: a line as `export_line` writes it, around `data`; whatever looks otherwise goes through the JSON parser
-_PLAIN = rb'"([ !#-\[\]-~]*)"'
-_HEAD = re.compile(rb'\{"at":%b,"attempt":([1-9][0-9]{0,17}),"cause":(?:null|%b),"data":' % (_PLAIN, _PLAIN))
-_TAIL = re.compile(
-    rb',"id":%b,"kind":%b,"position":([1-9][0-9]{0,17}),"run":"([a-z0-9][a-z0-9-]{0,62})","schema":([1-9][0-9]{0,17}),'
-    rb'"stream":"(run|projector|episode-(?:0|[1-9][0-9]{0,17}))","version":([1-9][0-9]{0,17})\}\n?' % (_PLAIN, _PLAIN)
-)
-
-
-def skim_line(line: bytes, where: str) -> Recorded:
-    """As `parse_line`, but `data` goes unread: whoever decodes it finds what is wrong inside, nobody else does.
-
-    For readers who skip kinds: it costs the same however long the line is.
-
-    Raises:
-        UnreadableEvent: as `parse_line`, what stands inside `data` aside.
-    """
-    head, end = _HEAD.match(line), line.rfind(b',"id":"')
-    tail = _TAIL.fullmatch(line, end) if end > 0 else None
-    if head is None or tail is None or head.end() > end:
-        return parse_line(line, where)
-    at, attempt, cause = head.groups()
-    name, kind, position, run, schema, stream, version = tail.groups()
-    if name != b"%b/%b/%b" % (run, stream, version):
-        return parse_line(line, where)
-    return Recorded(
-        run=RunId(run.decode()),
-        stream=StreamId(stream.decode()),
-        version=Version(int(version)),
-        position=Position(int(position)),
-        kind=kind.decode(),
-        schema=int(schema),
-        at=at.decode(),
-        cause=None if cause is None else cause.decode(),
-        attempt=int(attempt),
-        data=line[head.end() : end],
-    )
 
 
 def parse_line(line: bytes, where: str) -> Recorded:

@@ -4,7 +4,7 @@
 event to see is a mismatch of the log: `events.reading` and `events.verify`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from events.errors import BadInput
@@ -53,6 +53,23 @@ def broken(event: object) -> Broken | None:
     """The first rule that `event` breaks by itself; None = it is consistent."""
     rules = _RULES.get(type(event))
     return rules(event) if rules is not None else None
+
+
+def vectors(event: object) -> Iterator[Vector]:
+    """Every vector that `event` records."""
+    match event:
+        case Seeded():
+            for item in event.items:
+                yield item.scenario_vector
+                yield from item.experience_vectors
+        case Retrieved():
+            yield event.query.vector
+        case Diagnosed():
+            for new in (event.experiences.planning, event.experiences.execution):
+                if new is not None:
+                    yield from (new.scenario_vector, new.experience_vector)
+        case _:
+            pass
 
 
 def _started(event: RunStarted) -> Broken | None:

@@ -7,6 +7,8 @@ ChimeError
 │   │   ├── UnknownKind         a kind this code does not know
 │   │   ├── NewerSchema         a schema number above the ones this code knows
 │   │   └── EventTooLarge       over the size cap
+│   ├── UnwritableEvent         an event that whoever reads it would refuse; it goes into no log
+│   ├── NestedTooDeep           lists and objects inside each other beyond the bound
 │   └── NotAUnitVector          a vector whose length is not 1 (in units of 2^-24) or of another dimension
 ├── Unreachable                 something we depend on does not answer                                      (exit 3)
 ├── Mismatch                    two things that must be equal are not: a digest, a hash, an operation       (exit 4)
@@ -78,6 +80,22 @@ class EventTooLarge(UnreadableEvent):
     def __init__(self, kind: str, size: int, cap: int) -> None:
         self.kind, self.size, self.cap = kind, size, cap
         super().__init__(f"a {kind!r} event", f"{size} bytes of data, the cap is {cap}; put large bodies into blobs")
+
+
+class UnwritableEvent(BadInput):
+    """An event of ours that a reader would refuse: what made it is at fault."""
+
+    def __init__(self, kind: str, reason: str) -> None:
+        self.kind, self.reason = kind, reason
+        super().__init__(f"cannot write a {kind!r} event: {reason}")
+
+
+class NestedTooDeep(BadInput):
+    """More than `deepest` levels of lists and objects inside each other."""
+
+    def __init__(self, deepest: int) -> None:
+        self.deepest = deepest
+        super().__init__(f"more than {deepest} lists and objects inside each other")
 
 
 class NotAUnitVector(BadInput):

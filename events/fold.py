@@ -5,10 +5,12 @@ Neither calls a model. `events.verify` compares both with what the log says.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from events.bank import Banks, evolve, seed
-from events.codec import decode
+from events.codec import decode, typed
 from events.errors import FoldMismatch, UnreadableEvent
 from events.ids import Position, RunId, episode_of
 from events.kinds import Abandoned, AnyEvent, Diagnosed, Folded, RunStarted, Seeded, TasksListed
@@ -19,11 +21,13 @@ from events.policies import Policy
 #: the kinds that a replay reads; a reader may skip the others undecoded
 REPLAY_KINDS = frozenset({"run_started", "tasks_listed", "seeded", "diagnosed", "abandoned", "folded"})
 
+#: of these, what a replay uses is held against the banks anyway
+_FITTED = frozenset({"diagnosed", "abandoned", "folded"})
+
 _START = Position(0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class State(Struct, frozen=True, kw_only=True, eq=False):
     """What a log says so far. A value: `step` returns another."""
 
     run: RunId | None = None
@@ -72,13 +76,16 @@ def step(state: State, recorded: Recorded, event: AnyEvent | None = None) -> Sta
         recorded: the next event, perhaps after some of kinds that no replay reads.
         event: what `recorded` holds, where the caller has decoded it.
 
+    The fields of a `diagnosed` or `folded` are not held against each other: its writer did that, an import did, and
+    `events.verify` does.
+
     Raises:
         FoldMismatch: a `folded` that is out of order or does not fit the banks.
         UnreadableEvent: data that is none, or an unknown kind or schema.
     """
     if recorded.kind not in REPLAY_KINDS:
         return replace(state, run=recorded.run, position=recorded.position)
-    event = event or decode(recorded)
+    event = event or _read(recorded)
     run, header, tasks, banks, waiting = recorded.run, state.header, state.tasks, state.banks, state.waiting
     match event:
         case Folded():
@@ -102,6 +109,10 @@ def step(state: State, recorded: Recorded, event: AnyEvent | None = None) -> Sta
         case _:
             pass
     return State(run=run, header=header, tasks=tasks, banks=banks, waiting=waiting, position=recorded.position)
+
+
+def _read(recorded: Recorded) -> AnyEvent:
+    return typed(recorded) if recorded.kind in _FITTED else decode(recorded)
 
 
 def next_fold(state: State, recorded: Recorded, event: Folded) -> Diagnosed | None:

@@ -4,10 +4,10 @@
 its header promises.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from events.codec import decode
+from events.consistency import vectors
 from events.errors import BadInput, FoldMismatch, UnreadableEvent, VersionGap
 from events.ids import STAGES, MemoryId, Stage, StreamId, episode_of, memory_order
 from events.kinds import (
@@ -66,7 +66,7 @@ class Reading:
         self._check_order(recorded)
         event = decode(recorded)
         self._check_place(recorded, event)
-        for vector in _vectors(event):
+        for vector in vectors(event):
             self._check_vector(recorded, vector)
         match event:
             case RunStarted():
@@ -156,19 +156,3 @@ class Reading:
         )
         if counts != counted:
             raise FoldMismatch(recorded.id, "counts", counts, counted)
-
-
-def _vectors(event: AnyEvent) -> Iterator[Vector]:
-    match event:
-        case Seeded():
-            for item in event.items:
-                yield item.scenario_vector
-                yield from item.experience_vectors
-        case Retrieved():
-            yield event.query.vector
-        case Diagnosed():
-            for new in (event.experiences.planning, event.experiences.execution):
-                if new is not None:
-                    yield from (new.scenario_vector, new.experience_vector)
-        case _:
-            pass

@@ -1,15 +1,16 @@
 """Append-only rows of unit vectors that all versions of a bank share.
 
-A `Rows` is a view: its first `length` rows, less the `dead` ones. Appending to the newest view writes behind it and
-returns a longer view; appending to an older one branches, which copies one block at most.
+A `Rows` is a view: its first `length` rows, less the dead ones. Appending to the newest view writes behind it and
+returns a longer view; appending to an older one branches, which copies one block at most. Where most rows are dead,
+`compacted` moves the live ones into rows of their own: what no version holds any more is freed.
 """
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from events.errors import NotAUnitVector
 from events.ids import MemoryId
@@ -17,6 +18,8 @@ from events.vectors import Vector, of_raw, unit
 
 #: rows of one block; 8 MiB at 1024 dimensions, untouched until written
 _BLOCK = 1024
+#: so many dead rows are kept before it is worth moving the others
+_SPARE = 256
 
 
 class _Store:
@@ -74,6 +77,14 @@ class _Store:
             known = self._hashes[row] = hashlib.sha256(self.raw(row)).hexdigest()
         return known
 
+    def only(self, rows: Sequence[int]) -> "_Store":
+        """A store of those rows alone."""
+        found = _Store(self.dimension)
+        found._waiting = [self.raw(row) for row in rows]
+        found.owners = [self.owners[row] for row in rows]
+        found._hashes = {at: known for at, row in enumerate(rows) if (known := self._hashes.get(row))}
+        return found
+
     def branch(self, length: int) -> "_Store":
         self.build()
         branch = _Store(self.dimension)
@@ -87,17 +98,23 @@ class _Store:
         return branch
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """The first `length` rows of a store, less the `dead` ones."""
+class Rows(Struct, frozen=True, eq=False):
+    """The first `length` rows of a store, less the dead ones."""
 
-    _store: _Store | None = field(default=None, repr=False, compare=False)
+    _store: _Store | None = None
     length: int = 0
-    dead: tuple[int, ...] = ()
+    #: the rows that versions so far have dropped, in that order; the first `_fallen` of them are dead here
+    _dead: list[int] = []
+    _fallen: int = 0
 
     @property
     def live(self) -> int:
-        return self.length - len(self.dead)
+        return self.length - self._fallen
+
+    @property
+    def sparse(self) -> bool:
+        """Whether most rows are dead, and more than it takes to be worth a `compacted`."""
+        return self._fallen > max(_SPARE, self.live)
 
     def owner(self, row: int) -> MemoryId:
         """The item that the row belongs to."""
@@ -128,11 +145,22 @@ class Rows:
         if store.length != self.length:
             store = store.branch(self.length)
         store.append(raw, owner)
-        return Rows(store, self.length + 1, self.dead), self.length
+        return Rows(store, self.length + 1, self._dead, self._fallen), self.length
 
     def without(self, rows: Sequence[int]) -> "Rows":
         """These rows with `rows` dead."""
-        return Rows(self._store, self.length, (*self.dead, *rows))
+        # The list is everybody's: whoever knows all of it goes on with it, an older view or an empty one begins anew.
+        dead = self._dead if self._fallen and self._fallen == len(self._dead) else self._dead[: self._fallen]
+        dead.extend(rows)
+        return Rows(self._store, self.length, dead, len(dead))
+
+    def compacted(self) -> tuple["Rows", dict[int, int]]:
+        """The live rows alone, in their order, and old number -> new number."""
+        if self._store is None:
+            return self, {}
+        gone = set(self._dead[: self._fallen])
+        kept = [row for row in range(self.length) if row not in gone]
+        return Rows(self._store.only(kept), len(kept)), {row: at for at, row in enumerate(kept)}
 
     def dots(self, query: npt.NDArray[np.float64], without: Sequence[int] = ()) -> npt.NDArray[np.float64]:
         """Q . row in units of 2^-48 for every row, exact integers as float64, shape (length,); -inf for dead ones.
@@ -153,7 +181,7 @@ class Rows:
         for start in range(0, self.length, _BLOCK):
             stop = min(start + _BLOCK, self.length)
             np.matmul(self._store.blocks[start // _BLOCK][: stop - start], query, out=out[start:stop])
-        for gone in (self.dead, without):
+        for gone in (self._dead[: self._fallen], without):
             if gone:
                 out[list(gone)] = -np.inf
         return out

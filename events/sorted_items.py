@@ -1,16 +1,22 @@
-"""An immutable map in key order, cheap to change a little: sorted chunks, shared between versions."""
+"""Immutable maps in key order, cheap to change a little: sorted chunks, shared between versions.
+
+`ById` keeps the newest changes in a dictionary beside its chunks until somebody asks for the order: a replay, which
+only looks items up, never sorts.
+"""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from events.ids import MemoryOrder
+from events.ids import MemoryId, MemoryOrder, memory_order
 
 T = TypeVar("T")
 
 #: a chunk is split above this; a change costs one chunk and one pointer per chunk
 _CHUNK = 32
+#: so many changes wait for their chunks at most: each version copies them
+_WAITING = 256
 
 
 class _Chunk(Generic[T]):
@@ -105,3 +111,47 @@ def _changed(chunk: _Chunk[T], changes: Mapping[MemoryOrder, T | None]) -> list[
         _Chunk(tuple(keys[start : start + _CHUNK]), tuple(values[start : start + _CHUNK]))
         for start in range(0, len(keys), _CHUNK)
     ]
+
+
+class ById(Generic[T]):
+    """Values by memory id, iterated in id order."""
+
+    __slots__ = ("_sorted", "_waiting")
+
+    def __init__(self, ordered: Chunks[T], waiting: dict[MemoryId, T | None]) -> None:
+        self._sorted, self._waiting = ordered, waiting
+
+    def __len__(self) -> int:
+        return len(self._settled())
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._settled())
+
+    def get(self, memory: MemoryId) -> T | None:
+        """The value at `memory`, or None.
+
+        Raises:
+            BadInput: not a memory id.
+        """
+        waiting = self._waiting
+        return waiting[memory] if memory in waiting else self._sorted.get(memory_order(memory))
+
+    def joined(self, of: Callable[[T], bytes]) -> bytes:
+        """As `Chunks.joined`."""
+        return self._settled().joined(of)
+
+    def updated(self, changes: dict[MemoryId, T | None]) -> "ById[T]":
+        """These values with `changes` put in; None removes an id."""
+        ordered, waiting = self._sorted, self._waiting | changes
+        return ById(ordered, waiting) if len(waiting) <= _WAITING else ById(_settled(ordered, waiting), {})
+
+    def _settled(self) -> Chunks[T]:
+        if self._waiting:
+            # In this order: whoever looks something up meanwhile, from another thread, finds it in either.
+            self._sorted = _settled(self._sorted, self._waiting)
+            self._waiting = {}
+        return self._sorted
+
+
+def _settled(ordered: Chunks[T], waiting: Mapping[MemoryId, T | None]) -> Chunks[T]:
+    return ordered.updated({memory_order(memory): value for memory, value in waiting.items()})

@@ -14,7 +14,7 @@ import hashlib
 import os
 import re
 from array import array
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO
 from itertools import islice
@@ -30,6 +30,7 @@ from events.codec import EVENT_CAP, export_line, parse_line
 from events.errors import BadInput, Mismatch, UnreadableEvent, VersionGap
 from events.ids import Position, RunId, StreamId, Version, run_id
 from events.log import Draft, Recorded
+from events.skim import Skim
 from infra.segment_bytes import ZSTD, Damaged, unpacked
 from runtime.ports import Appended, Origin, StreamIndex, Taken
 
@@ -174,11 +175,14 @@ def segment_lines(packed: bytes, segment: Segment, where: str) -> list[bytes]:
 
 
 def _checked_lines(body: bytes, segment: Segment) -> list[bytes]:
+    _check_body(body, segment)
+    return body.split(b"\n")[:-1]
+
+
+def _check_body(body: bytes, segment: Segment) -> None:
     _check_segment(segment, hashlib.sha256(body).hexdigest(), body.count(b"\n"))
-    lines = body.split(b"\n")
-    if lines.pop():
+    if not body.endswith(b"\n"):
         raise Damaged("its last line is cut short")
-    return lines
 
 
 def _check_segment(segment: Segment, sha256: str, lines: int) -> None:
@@ -250,8 +254,8 @@ class _Part:
         except Damaged as error:
             raise self.damaged(str(error)) from error
 
-    def _whole(self) -> list[bytes] | None:
-        """Every line of a segment, checked as it is unpacked; None where it is too large to be held."""
+    def _whole(self) -> bytes | None:
+        """Every line of a segment, checked; None where it is too large to be held."""
         assert self._segment is not None  # noqa: S101 - asked of segments only
         chunks, size = list[bytes](), 0
         for chunk in self._chunks():
@@ -259,13 +263,22 @@ class _Part:
             size += len(chunk)
             if size > _HELD:
                 return None
+        body = b"".join(chunks)
         with self._told():
-            lines = _checked_lines(b"".join(chunks), self._segment)
+            _check_body(body, self._segment)
         self._sound = True
-        return lines
+        return body
 
-    def events(self, run: RunId, after: int, offset: int = 0) -> Iterator[Recorded]:
-        """The events above `after`, which lie in this part; `offset` where the first of them begins, if known.
+    def events(
+        self, run: RunId, after: int, offset: int = 0, kinds: frozenset[str] | None = None
+    ) -> Iterator[Recorded]:
+        """The events above `after`, which lie in this part.
+
+        Args:
+            run: whose they are.
+            after: a position.
+            offset: where the first of them begins, if known.
+            kinds: of these kinds only; lines of others are passed over.
 
         Raises:
             CorruptSegment: damaged bytes, or a line that is no event.
@@ -276,9 +289,37 @@ class _Part:
         whole = None if offset or self._sound else self._whole()
         if whole is None:
             self.check()
-        for line in self.lines(0 if offset else skip, offset) if whole is None else whole[skip:]:
+        if not self._exact:
+            chunks = self._chunks(offset) if whole is None else [whole]
+            yield from self._skimmed(chunks, run, position, 0 if offset else skip, kinds)
+            return
+        for line in self.lines(0 if offset else skip, offset) if whole is None else whole.split(b"\n")[skip:-1]:
             position += 1
-            yield self.event(line, run, position)
+            one = self.event(line, run, position)
+            if kinds is None or one.kind in kinds:
+                yield one
+
+    def _skimmed(
+        self, chunks: Iterable[bytes], run: RunId, position: int, skip: int, kinds: frozenset[str] | None
+    ) -> Iterator[Recorded]:
+        """The events of `kinds` behind `position`, which the line after the first `skip` holds the next of."""
+        skim, rest = Skim(run, kinds, lambda line, at: self.event(line, run, at)), b""
+        for chunk in chunks:
+            lines, start = rest + chunk if rest else chunk, 0
+            while (end := lines.find(b"\n", start)) >= 0:
+                if skip:
+                    skip -= 1
+                else:
+                    position += 1
+                    one = skim.event(lines, start, end, position)
+                    if one is not None:
+                        yield one
+                start = end + 1
+            rest = lines[start:]
+            if len(rest) > _LONGEST:
+                raise self.damaged("a line is longer than any event")
+        if rest:
+            raise self.damaged("its last line is cut short")
 
     def event(self, line: bytes, run: RunId, position: int) -> Recorded:
         one = event_at(line, run, position, f"{self._name} line {position - self.first + 1}")
@@ -372,17 +413,17 @@ class SegmentLog:
 
     async def pages(self, after: Position, kinds: frozenset[str] | None = None) -> AsyncIterator[list[Recorded]]:
         """As `runtime.ports.EventLog.pages`."""
-        events, empty = self._events(after), True
+        events, empty = self._events(after, kinds), True
         while page := await anyio.to_thread.run_sync(lambda: list(islice(events, PAGE))):
             empty = False
-            yield [one for one in page if kinds is None or one.kind in kinds]
+            yield page
         if empty:
             await self._check(after)
 
-    def _events(self, after: Position) -> Iterator[Recorded]:
+    def _events(self, after: Position, kinds: frozenset[str] | None = None) -> Iterator[Recorded]:
         for part in self._parts:
             if part.last is None or part.last > after:
-                yield from part.events(self._run, after)
+                yield from part.events(self._run, after, kinds=kinds)
 
     async def wait(self, after: Position, timeout_s: float) -> bool:
         """As `runtime.ports.EventLog.wait`: an export gets no news."""

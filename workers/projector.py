@@ -1,21 +1,20 @@
 """Folds a run's diagnoses in stream order and says so in the log: the only writer of `folded`."""
 
-from dataclasses import replace
-
 import structlog
+from msgspec.structs import replace
 
 from events import policies
 from events.bank import evolve
-from events.codec import decode, decode_as, draft
+from events.codec import content_sha256, decode, decode_as, draft
 from events.errors import FoldMismatch
 from events.fold import State, decide, step
-from events.ids import PROJECTOR_STREAM, BankVersion, Version, episode_of
+from events.ids import PROJECTOR_STREAM, BankVersion, Version, episode_of, event_id
 from events.kinds import Folded, Retrieved
 from events.log import Recorded
 from events.policies import Policy
 from events.recall import recall
 from events.window import Window
-from runtime.ports import EventLog, Origin, Taken
+from runtime.ports import Basis, EventLog, Origin, Taken
 
 _log = structlog.get_logger("chime.projector")
 
@@ -28,8 +27,8 @@ class Projector:
         self._state = State()
         self._policy: Policy | None = None
         self._window: Window | None = None
-        #: t -> id of the event that ended episode t
-        self._causes: dict[int, str] = {}
+        #: t -> the event that ended episode t
+        self._ended: dict[int, Basis] = {}
         #: ids of `retrieved` events whose candidates are not what the recall gives
         self.wrong_recalls: list[str] = []
 
@@ -59,7 +58,8 @@ class Projector:
         if recorded.kind == "retrieved":
             self._check(recorded)
         if recorded.kind in ("diagnosed", "abandoned") and (t := episode_of(recorded.stream)) is not None:
-            self._causes[t] = recorded.id
+            sha256 = content_sha256(recorded.kind, recorded.data)
+            self._ended[t] = Basis(stream=recorded.stream, version=recorded.version, sha256=sha256)
         self._state = step(self._state, recorded)
         if recorded.kind == "folded":
             self._take_over(recorded)
@@ -73,7 +73,7 @@ class Projector:
         event, found = decode_as(recorded, Folded), self._state.banks.digest()
         if event.digest != found:
             raise FoldMismatch(recorded.id, "digest", event.digest, found)
-        self._causes.pop(event.episode, None)
+        self._ended.pop(event.episode, None)
 
     async def fold(self) -> int:
         """Append `folded` for every episode that has ended, as far as the order allows; how many.
@@ -94,11 +94,13 @@ class Projector:
         operations = decide(policy, self._state.begun(), banks, t, diagnosed)
         evolved = evolve(banks, diagnosed, operations)
         event = Folded(episode=t, bank_version=evolved.version, digest=evolved.digest(), operations=operations)
-        origin = Origin(cause=self._causes.get(t))
+        ended = self._ended.get(t)
+        cause = event_id(self._events.run, ended.stream, ended.version) if ended is not None else None
+        origin = Origin(cause=cause, basis=ended)
         result = await self._events.append(PROJECTOR_STREAM, Version(t + 1), [draft(event)], origin)
         if isinstance(result, Taken):
             raise FoldMismatch(result.stored.id, "folded", result.stored.data.decode(), draft(event).data.decode())
-        self._causes.pop(t, None)
+        self._ended.pop(t, None)
         self._state = replace(self._state, banks=evolved, waiting=waiting)
         if self._window is not None:
             self._window.add(evolved)

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import made_events
+import msgspec
 import plain_fold
 import plain_logs
 import product_fold
@@ -12,6 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from events.codec import (
+    DEEPEST,
     EVENT_CAP,
     canonical,
     clean_text,
@@ -20,13 +22,22 @@ from events.codec import (
     draft,
     export_line,
     parse_line,
-    skim_line,
 )
 from events.codec import recorded as placed
-from events.errors import BadInput, EventTooLarge, NewerSchema, UnknownKind, UnreadableEvent
-from events.ids import Position, RunId, StreamId, Version
-from events.kinds import KINDS, AnyEvent, Noted, Planned, Usage
+from events.errors import (
+    BadInput,
+    EventTooLarge,
+    NestedTooDeep,
+    NewerSchema,
+    UnknownKind,
+    UnreadableEvent,
+    UnwritableEvent,
+)
+from events.ids import BankVersion, Position, RunId, StreamId, Version
+from events.kinds import KINDS, AnyEvent, Evaluator, Folded, Noted, Planned, Query, Retrieved, Scored, Usage
 from events.log import Recorded
+from events.skim import Skim
+from events.vectors import of_raw
 
 #: a stream of each sort
 STREAMS = {"run": "run", "projector": "projector", "episode": "episode-3"}
@@ -110,7 +121,76 @@ def test_any_text_has_canonical_bytes(facts: dict[str, str]) -> None:
 def test_numbers_that_json_has_not_are_refused(number: float) -> None:
     """No NaN and no infinity gets into an event."""
     with pytest.raises(ValueError, match="no place in an event"):
+        canonical({"x": [number]})
+    with pytest.raises(UnwritableEvent, match=r"cannot write a 'noted' event: .* no place in an event"):
         draft(Noted(topic="t", facts={"x": [number]}))
+
+
+EVALUATOR = Evaluator(name="e", version="1")
+#: kind, its field that may hold anything, how many levels that field is
+FREE = [("noted", ["facts"], 2), ("scored", ["breakdown"], 2), ("run_started", ["config", "agent"], 3)]
+
+
+@pytest.mark.parametrize(("kind", "path", "levels"), FREE, ids=[kind for kind, _, _ in FREE])
+@pytest.mark.parametrize("nested", [63, 64, 65, 66, 150, 500, 5000, 100_000])
+def test_nesting_has_a_bound_wherever_data_is_free(kind: str, path: list[str], levels: int, nested: int) -> None:
+    """64 levels are written and read, data itself the first; one more is refused by both, and any number more."""
+    header = next(line for line in LINES if b'"kind":"run_started"' in line)
+    event: Any = {
+        "noted": {"topic": "t", "facts": {}},
+        "scored": {"success": True, "reward": 1, "evaluator": {"name": "e", "version": "1"}, "breakdown": {}},
+        "run_started": json.loads(parse_line(header, "line 7").data),
+    }[kind]
+    place = event
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = {"text": "[{" * 100, "deep": None}
+    inner = b"[" * (nested - levels) + b"]" * (nested - levels)
+    recorded = in_place(kind, canonical(event).replace(b'"deep":null', b'"deep":' + inner))
+    if nested <= DEEPEST:
+        assert draft(decode(recorded)).data == recorded.data
+        return
+    with pytest.raises(UnreadableEvent, match=f"more than {DEEPEST} lists and objects"):
+        decode(recorded)
+    deep: list[Any] = []
+    for _ in range(nested - levels - 1):
+        deep = [deep]
+    place[path[-1]] = {"deep": deep}
+    with pytest.raises(NestedTooDeep):
+        canonical(event)
+    place[path[-1]] = {}
+    made = msgspec.convert(event, KINDS[kind])
+    free: Any = made
+    for step in path:
+        free = getattr(free, step)
+    free["deep"] = deep
+    with pytest.raises(UnwritableEvent, match=f"more than {DEEPEST} lists and objects"):
+        draft(made)
+    while deep:  # taken apart from the outside, for its own end would be as deep
+        deep = deep.pop()
+
+
+@pytest.mark.parametrize(
+    ("event", "reason"),
+    [
+        (Planned(plan="p", usage=Usage(calls=-1), calls=[]), "usage.calls.*found -1"),
+        (Scored(success=True, reward=1.5, evaluator=EVALUATOR, breakdown={}), "reward.*found 1.5"),
+        (Scored(success=True, reward=1, evaluator=EVALUATOR, breakdown={"x": object()}), "object is unsupported"),
+        (Folded(episode=1, bank_version=BankVersion(3), digest="0" * 64, operations=[]), "bank_version 3: episode 1"),
+        (Folded(episode=1, bank_version=BankVersion(2), digest="0", operations=[]), "digest"),
+        (
+            Retrieved(
+                stage="planning", bank_version=BankVersion(0), source="exact", candidates=[],
+                query=Query(text="t", vector=of_raw(b"\1\0\0\0")),
+            ),
+            "not of unit length",
+        ),
+    ],
+)  # fmt: skip
+def test_a_draft_is_held_to_the_rules_of_its_readers(event: AnyEvent, reason: str) -> None:
+    """A writer's mistake is refused where it is made, by kind, field and value, and never reaches a log."""
+    with pytest.raises(UnwritableEvent, match=f"cannot write a '{event.KIND}' event: .*{reason}"):
+        draft(event)
 
 
 @given(made_events.surrogates)
@@ -239,16 +319,27 @@ def test_a_line_with_another_value_inside_is_refused_or_read(line: bytes, data: 
     refuses(json.dumps(event).encode("utf-8", "surrogatepass"))
 
 
+def skimmed(line: bytes, run: RunId, position: int, kinds: frozenset[str] | None = None) -> Recorded | None:
+    """The line between others, skimmed."""
+    skim = Skim(run, kinds, lambda raw, _: parse_line(raw, "line 7"))
+    return skim.event(b"before\n" + line + b"\nbehind", 7, 7 + len(line), position)
+
+
 @given(st.sampled_from(LINES), st.data())
 def test_skimming_a_line_finds_what_parsing_finds(line: bytes, data: st.DataObject) -> None:
-    """A sound line, with and without its newline: the same event; a damaged one: the same, or refused when decoded."""
-    assert skim_line(line, "line 7") == parse_line(line, "line 7") == skim_line(line + b"\n", "line 7")
+    """A sound line: the same event, or none of the kinds; a damaged one: the same, or refused when decoded."""
+    sound = parse_line(line, "line 7")
+    run, position = sound.run, sound.position
+    assert skimmed(line, run, position) == sound == skimmed(line, run, position + 1)
+    assert skimmed(line, run, position, frozenset({sound.kind})) == sound == skimmed(line, RunId("another"), position)
+    assert skimmed(line, run, position, frozenset(KINDS) - {sound.kind}) is None
     start = data.draw(st.integers(0, len(line)))
     stop = data.draw(st.integers(start, min(len(line), start + 20)))
     spoiled = line[:start] + data.draw(st.binary(max_size=8)) + line[stop:]
     try:
-        event = decode(skim_line(spoiled, "line 7"))
+        found = skimmed(spoiled, run, position)
+        event = decode(found) if found is not None else None
     except BadInput:
         return
+    assert found == parse_line(spoiled, "line 7")
     assert decode(parse_line(spoiled, "line 7")) == event
-    assert skim_line(spoiled, "line 7") == parse_line(spoiled, "line 7")

@@ -1,6 +1,7 @@
 """Banks of many blocks and chunks: what small made-up logs never reach, against the second fold and plain lists."""
 
 import random
+import tracemalloc
 
 import msgspec
 import numpy as np
@@ -18,10 +19,11 @@ from events.bank import Banks, evolve, seed
 from events.errors import NotAUnitVector
 from events.ids import STAGES, MemoryId, memory_order
 from events.kinds import Diagnosed, SeededItem
+from events.operations import Inserted, Pruned
 from events.parameters import Parameters
 from events.recall import recall
 from events.rows import Rows
-from events.sorted_items import Chunks
+from events.sorted_items import ById, Chunks
 from events.vectors import Vector
 
 
@@ -108,10 +110,63 @@ def test_rows_are_lists_that_share(small_blocks: None) -> None:
             elif plain[place % len(plain)] is not None:
                 gone = place % len(plain)
                 views.append((view.without([gone]), [*plain[:gone], None, *plain[gone + 1 :]]))
+            if number % 5 == 4:
+                view, plain = views[which % len(views)]
+                fewer, numbers = view.compacted()
+                kept = [at for at, one in enumerate(plain) if one is not None]
+                assert numbers == {at: place for place, at in enumerate(kept)}
+                views.append((fewer, [plain[at] for at in kept]))
         for view, plain in views:
             check(view, plain)
 
     law()
+
+
+def coming_and_going(episodes: int) -> list[Banks]:
+    """The last versions of a run in which every episode inserts an item, and the one of ten episodes ago is pruned."""
+    banks, held = Banks(), list[Banks]()
+    for t in range(episodes):
+        new = experience(anchor(turn=1 + t % 4), at_dot(2**47, side=t % 4), scenario=f"case {t}")
+        diagnosed = msgspec.convert(diagnosis(label="planning", experiences={"planning": new}), Diagnosed)
+        gone = [Pruned(bank="planning", id=MemoryId(f"planning-{t - 10}"))] if t >= 10 else []
+        inserted = Inserted(bank="planning", id=MemoryId(f"planning-{t}"), source=t)
+        banks = evolve(banks, diagnosed, [*gone, inserted])
+        held = [*held[-4:], banks]
+    return held
+
+
+def test_dead_rows_are_moved_away_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Digests, searches and vectors of every version held are those of a run whose rows stay where they are."""
+    moved = coming_and_going(700)
+    monkeypatch.setattr(rows, "_SPARE", 10**9)
+    stayed = coming_and_going(700)
+    assert moved[-1].planning.scenarios.length < 300 < stayed[-1].planning.scenarios.length
+    for ours, theirs in zip(moved, stayed, strict=True):
+        assert ours.digest() == theirs.digest()
+        for turn in range(5):
+            query = vector(anchor(turn=turn)).exact()
+            found, expected = ours.nearest(STAGES, query), theirs.nearest(STAGES, query)
+            assert found is not None
+            assert expected is not None
+            assert (found.item.id, found.dot) == (expected.item.id, expected.dot)
+            assert ours.most_similar_experience(STAGES, query) == theirs.most_similar_experience(STAGES, query)
+        assert list(map(ours.experience_vectors, ours)) == list(map(theirs.experience_vectors, theirs))
+
+
+def test_a_bounded_bank_takes_bounded_memory() -> None:
+    """Four times as many episodes leave no more behind, however many items came and went."""
+
+    def left(episodes: int) -> int:
+        tracemalloc.start()
+        try:
+            held = coming_and_going(episodes)
+            assert len(held[-1]) == 10
+            return tracemalloc.get_traced_memory()[0]
+        finally:
+            tracemalloc.stop()
+
+    coming_and_going(2800)  # what is kept once: the order of each id
+    assert left(2800) < 1.5 * left(700)
 
 
 def check(view: Rows, plain: list[tuple[str, list[int]] | None]) -> None:
@@ -160,3 +215,23 @@ def test_sorted_items_are_a_sorted_dictionary(steps: list[dict[int, int | None]]
         assert chunks.joined(lambda value: bytes([value])) == bytes(values)
         for key in range(0, 401, 7):
             assert chunks.get(memory_order(f"planning-{key}")) == plain.get(key)
+
+
+@given(changes, st.integers(0, 63))
+def test_items_by_id_are_a_sorted_dictionary(steps: list[dict[int, int | None]], asked: int) -> None:
+    """Whenever somebody asks for the order, and whether so many changes wait that they are sorted in unasked."""
+    versions: list[tuple[ById[int], dict[int, int]]] = [(ById(Chunks(), {}), {})]
+    for number, step in enumerate(steps):
+        items, plain = versions[-1]
+        if asked >> number & 1:
+            assert len(items) == len(plain)
+        after = {key: value for key, value in (plain | step).items() if value is not None}
+        versions.append((items.updated({MemoryId(f"planning-{key}"): value for key, value in step.items()}), after))
+    for items, plain in versions:
+        for key in range(0, 401, 7):
+            assert items.get(MemoryId(f"planning-{key}")) == plain.get(key)
+        values = [plain[key] for key in sorted(plain)]
+        assert (list(items), len(items)) == (values, len(plain))
+        assert items.joined(lambda value: bytes([value])) == bytes(values)
+        for key in range(0, 401, 7):
+            assert items.get(MemoryId(f"planning-{key}")) == plain.get(key)

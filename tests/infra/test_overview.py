@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from events import policies
 from events.codec import draft
-from events.ids import PROJECTOR_STREAM, RUN_STREAM, BankVersion, RunId, StreamId, Version, episode_stream, memory_id
+from events.ids import PROJECTOR_STREAM, RUN_STREAM, BankVersion, MemoryId, RunId, StreamId, Version, episode_stream
 from events.kinds import (
     AnyEvent,
     Counts,
@@ -57,7 +57,7 @@ def started() -> RunStarted:
 def seeded() -> Seeded:
     at = BankVersion(0)
     item = SeededItem(
-        bank="planning", id=memory_id("planning", 0), scenario="s", experience="e", delta_sum=0, n=0, bullets=0,
+        bank="planning", id=MemoryId("old.planning-0"), scenario="s", experience="e", delta_sum=0, n=0, bullets=0,
         sources=[0], seeded_sources=1, inserted_at=at, changed_at=at, scenario_vector=fixed_point([1.0, 0.0]),
         experience_vectors=[fixed_point([0.0, 1.0])],
     )  # fmt: skip
@@ -71,7 +71,7 @@ def scored(*, success: bool, **breakdown: object) -> Scored:
 
 
 def folded(t: int) -> Folded:
-    return Folded(episode=t, bank_version=BankVersion(t + 1), digest=f"{t}", operations=[])
+    return Folded(episode=t, bank_version=BankVersion(t + 1), digest=f"{t:064x}", operations=[])
 
 
 async def at_a_glance(server, prefix: str, events: Sequence[tuple[StreamId, AnyEvent]]) -> LogOverview:
@@ -91,7 +91,7 @@ async def at_a_glance(server, prefix: str, events: Sequence[tuple[StreamId, AnyE
 
 async def test_a_finished_run(each_redis_server, redis_prefix) -> None:
     """Head, the run's own events in order without the seeds, the newest fold, and what the episodes came to."""
-    counts = Counts(episodes=2, diagnosed=0, degraded=0, abandoned=0, folded=2)
+    counts = Counts(episodes=2, diagnosed=2, degraded=0, abandoned=0, folded=2)
     own = [
         started(), TasksListed(tasks=["b"]), seeded(), seeded(),
         Operated(action="pause", target="r", author="me", reason="lunch"), Noted(topic="x", facts={}),

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import msgspec
 from consistent_events import consistent
 from hypothesis import strategies as st
-from plain_logs import vector
+from plain_logs import at_dot, vector
 
 from events.ids import MemoryId
 from events.kinds import KINDS, AnyEvent
@@ -36,14 +36,15 @@ memories = st.builds(
     st.integers(0, 120),
     st.one_of(st.just(""), st.integers(0, 12).map("-{}".format)),
 )
+#: components x 2^24 of unit vectors
+units = st.builds(at_dot, st.integers(0, 2**48), dim=st.integers(4, 6), turn=st.integers(0, 3), side=st.integers(0, 3))
 
 
 @cache
 def made(kind: Any) -> st.SearchStrategy[Any]:
     """Values of an annotation: a struct, union, literal, list, dict, new type or plain type."""
     if kind is Vector:
-        parts = st.lists(st.integers(-(2**31), 2**31 - 1), min_size=1, max_size=4)
-        return parts.map(lambda numbers: msgspec.convert(vector(numbers), Vector))
+        return units.map(lambda numbers: msgspec.convert(vector(numbers), Vector))
     plain: dict[Any, st.SearchStrategy[Any]] = {
         Any: json_values,
         MemoryId: memories,
