@@ -113,7 +113,12 @@ class RunCoordinator:
             if self.conductor.control in ("finished", "stopped"):
                 await self._lease.release()
                 return self.conductor.control
-            await self._events.wait(self._position, _PATIENCE_S)
+            await self._events.wait(self._position, self._patience_s())
+
+    def _patience_s(self) -> float:
+        """Until jobs are to be looked after, and no longer: half a second more and lost work comes back after 5 s."""
+        left_s = self._next_look - self._clock.monotonic()
+        return min(left_s, _PATIENCE_S) if self._term is not None and left_s > 0 else _PATIENCE_S
 
     def view(self, waits_for: str | None) -> RunView:
         """What the run looks like now."""

@@ -91,6 +91,14 @@ def test_deaths_are_made_good_in_time() -> None:
     assert max(takeovers_s) <= TAKEOVER_S
 
 
+@pytest.mark.timeout(300)
+def test_a_server_that_loses_its_last_seconds_again_and_again() -> None:
+    """What was made from a lost event is not written after it: the log verifies, and the digest is the same."""
+    sky = Weather(storm_s=60, chances={"slow": 0.01}, outages_s=6, tail_lost=1.0, pauses_s=10)
+    for seed in range(SEED, SEED + 14):
+        judge(world_of(seed, sky))
+
+
 def test_every_fate_is_aimed_at() -> None:
     """So many worlds as are played in the shortest search aim at every fate of every port."""
     assert len(AIMS) <= 200

@@ -189,8 +189,10 @@ class World:
             return
         self._note("frozen", process := self._dice.choice(self._living))
         now = CLOCK.now
+        # What is under way slowly arrives while its sender is frozen, and may renew a lease.
+        slow = process.disturbed_at > now
         process.frozen_until = process.disturbed_at = now + self._dice.uniform(1, 20)
-        if process.frozen_until > now + TAKEOVER_S:
+        if process.frozen_until > now + TAKEOVER_S and not slow:
             self._expect_takeover(process, now)
 
     def _take_server_away(self) -> None:
