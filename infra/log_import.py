@@ -10,10 +10,11 @@ import anyio.to_thread
 import msgspec
 from msgspec import Struct
 
-from events.codec import EVENT_CAP, canonical, decode
-from events.errors import ChimeError, EventTooLarge, Mismatch, UnreadableEvent, VersionGap
-from events.ids import Position, RunId, StreamId
+from events.codec import EVENT_CAP, canonical
+from events.errors import ChimeError, EventTooLarge, Mismatch, UnreadableEvent
+from events.ids import Position, RunId
 from events.log import Recorded
+from events.reading import Reading
 from infra.calls import CallStore
 from infra.exported_bodies import ExportedBlobs, ExportedCalls
 from infra.segments import SegmentLog
@@ -62,16 +63,15 @@ async def import_log(
         UnreadableExport, CorruptSegment, UnreadableEvent, VersionGap: a line is damaged, out of place, of an unknown
             kind or a newer schema, or not in canonical bytes; names it.
         MissingBlob: a body is damaged.
+        FoldMismatch: an event says something else than its header or earlier events do.
         Mismatch: the store has another log under that name.
         Unreachable: the server does not answer.
     """
     log = SegmentLog(path, exact=True)
     target = run or log.run
-    events = 0
-    streams: dict[StreamId, int] = {}
+    reading = Reading()
     async for page in log.pages(_START):
-        await anyio.to_thread.run_sync(_check_page, page, streams)
-        events += len(page)
+        await anyio.to_thread.run_sync(_check_page, page, reading)
     bodies, records = ExportedBlobs(path), ExportedCalls(path)
     names = await bodies.hashes(log.run) if blobs is not None and bodies.exist else None
     for name in names or ():
@@ -91,7 +91,7 @@ async def import_log(
             await store.restore(target, _as(log.pages(_START), target))
     return ImportReport(
         run=target,
-        events=events,
+        events=reading.events,
         written=not already,
         blobs=None if names is None else len(names),
         calls=None if recorded is None else len(recorded),
@@ -118,16 +118,12 @@ async def _undone(
         raise
 
 
-def _check_page(page: Sequence[Recorded], streams: dict[StreamId, int]) -> None:
-    """Each event is the next of its stream, readable, and in its one canonical form."""
+def _check_page(page: Sequence[Recorded], reading: Reading) -> None:
+    """Each event is readable, fits those before it, and is in its one canonical form."""
     for one in page:
-        version = streams.get(one.stream, 0) + 1
-        if one.version != version:
-            raise VersionGap(f"stream {one.stream} at position {one.position}", version, one.version)
-        streams[one.stream] = version
         if len(one.data) > EVENT_CAP:
             raise EventTooLarge(one.kind, len(one.data), EVENT_CAP)
-        decode(one)
+        reading.feed(one)
         where = f"{one.id} at position {one.position}"
         try:
             exact = canonical(_JSON.decode(one.data)) == one.data

@@ -5,9 +5,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from events import policies
 from events.codec import draft
 from events.ids import Position, RunId, StreamId, Version, episode_stream
-from events.kinds import Noted
+from events.kinds import EmbedderIdentity, Noted, Planned, RunConfig, RunStarted, Usage
 from events.log import Draft, Recorded
 from infra.calls import CallRecord
 from infra.clock import SystemClock
@@ -28,13 +29,33 @@ def noted(topic: str) -> Draft:
     return draft(Noted(topic=topic, facts={"text": "ü\u2028 \N{GRINNING FACE}"}))
 
 
+def begun() -> Draft:
+    """The first event of a log."""
+    config = RunConfig(
+        policy=policies.load("credit").config(), lag=1, frozen=False, concurrency=1, epochs=1, models={},
+        environment={}, protocol={}, ordering={}, limits={}, agent={},
+    )  # fmt: skip
+    return draft(
+        RunStarted(
+            config=config, tasks=["ü"], tasks_total=1, prompts={}, code="test", seed_bank=None,
+            embedder=EmbedderIdentity(fingerprint="made", dimension=2),
+        )
+    )  # fmt: skip
+
+
+def planned(plan: str) -> Draft:
+    """An event of an episode that differs by its plan."""
+    return draft(Planned(plan=f"{plan}: ü\u2028 \N{GRINNING FACE}", usage=Usage(), calls=[]))
+
+
 async def made_log(count: int, run: RunId = RUN) -> ListLog:
     """`count` events that go round over four streams, with a cause and an attempt now and then."""
     log = ListLog(run, SystemClock())
     streams = [StreamId("run"), episode_stream(0), episode_stream(1), episode_stream(10)]
     for i in range(count):
         origin = Origin(cause=f"{run}/run/1" if i % 3 else None, attempt=1 + i % 2)
-        await log.append(streams[i % 4], Version(i // 4 + 1), [noted(str(i))], origin)
+        event = begun() if i == 0 else planned(str(i)) if i % 4 else noted(str(i))
+        await log.append(streams[i % 4], Version(i // 4 + 1), [event], origin)
     return log
 
 
