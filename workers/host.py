@@ -51,6 +51,8 @@ CLAIM_BEATS = 3.5
 RQ_EVERY_BEATS = 10
 #: runs that a worker remembers it cannot serve
 _REFUSED = 64
+#: a worker that has looked so often in vain looks half as often, and so on, down to one look in so many polls
+IDLE_LOOKS, IDLE_POLLS = 40, 4
 #: how long a job that this worker cannot serve is held before others see it again, seconds
 NOT_SERVED_S = 1.0
 #: how often rq's registries are swept of what died workers left, seconds
@@ -161,6 +163,7 @@ class HostWorker(SimpleWorker):
         async with create_task_group() as drain:
             async with create_task_group() as jobs:
                 drain.start_soon(self._drain, jobs.cancel_scope)
+                idle = 0
                 with self._taking:
                     while True:
                         await self._free.acquire()
@@ -172,11 +175,19 @@ class HostWorker(SimpleWorker):
                             self._free.acquire_nowait()
                             jobs.start_soon(self._host, job, advance)
                         if taken:
+                            idle = 0
                             continue
                         if burst and self._reachable and self._free.value == self._slots:
                             break
-                        await anyio.sleep(self._poll_s if self._reachable else max(self._poll_s, 1.0))
+                        idle += 1
+                        await anyio.sleep(self._pause_s(idle))
             drain.cancel_scope.cancel()
+
+    def _pause_s(self, idle: int) -> float:
+        """Until the next look into the queue, after so many in vain: many idle workers must not keep a server busy."""
+        if not self._reachable:
+            return max(self._poll_s, 1.0)
+        return self._poll_s * min(1 + idle / IDLE_LOOKS, IDLE_POLLS)
 
     async def _take_or_wait(self, count: int) -> list[TakenJob]:
         try:
