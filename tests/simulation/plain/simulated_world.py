@@ -182,6 +182,7 @@ class World:
     def _stop_one(self) -> None:
         if self._living:
             self._note("stopped", process := self._dice.choice(self._living))
+            process.disturbed_at = float("inf")
             process.scope.cancel()
 
     def _freeze_one(self) -> None:
