@@ -15,7 +15,7 @@ import structlog
 from msgspec.structs import replace
 
 from events.bank import Item
-from events.codec import canonical, clean_text, decode, draft, recorded
+from events.codec import DEEPEST, canonical, clean_text, decode, draft, recorded
 from events.errors import Mismatch
 from events.ids import RUN_STREAM, STAGES, BankVersion, Stage, episode_stream, event_id
 from events.kinds import (
@@ -71,6 +71,8 @@ _log = structlog.get_logger("chime.episode")
 _QUERY_CHARS = 48_000
 #: how much of a plan is kept, characters
 _PLAN_CHARS = 32_000
+#: how deep what an environment reports may nest: an event allows a few levels more around it
+_LEVELS = DEEPEST - 4
 #: a breakdown larger than this goes into a blob, bytes
 _BREAKDOWN_BYTES = 64 * 1024
 
@@ -462,15 +464,17 @@ def _opening_of(trajectory: Sequence[Message]) -> list[Message]:
     return opening
 
 
-def _plain(value: Any) -> Any:
-    """`value` with everything JSON has a form for; a NaN or an infinity as text."""
+def _plain(value: Any, levels: int = _LEVELS) -> Any:
+    """`value` with everything an event has a form for; a NaN or an infinity, and what is nested deeper, as text."""
     match value:
         case float() if not math.isfinite(value):
             return str(value)
+        case dict() | list() | tuple() if levels == 0:
+            return "nested too deep"
         case dict():
-            return {str(name): _plain(one) for name, one in value.items()}
+            return {str(name): _plain(one, levels - 1) for name, one in value.items()}
         case list() | tuple():
-            return [_plain(one) for one in value]
+            return [_plain(one, levels - 1) for one in value]
         case _:
             return value
 

@@ -400,6 +400,12 @@ async def test_breakdown_is_made_storable(world):
     await play(world, t=1)
     breakdown = found(world, Scored, 1).breakdown
     assert json.loads(world.blobs.bodies[breakdown["blob"]]) == {"text": "x" * 100_000}
+    deep: list = []
+    for _ in range(5_000):
+        deep = [deep]
+    world.environment.evaluation = Evaluation(reward=0.5, success=False, breakdown={"deep": deep})
+    await play(world, t=2)
+    assert "nested too deep" in str(found(world, Scored, 2).breakdown)
 
 
 SCENARIO = "A light has to be switched in a named room."
