@@ -162,7 +162,11 @@ def decode(recorded: Recorded) -> AnyEvent:
             (names the field and the value), or lists and objects nested too deep.
     """
     event = typed(recorded)
-    if _nested_too_deep(recorded.data):
+    try:
+        too_deep = _nested_too_deep(recorded.data)
+    except ValueError as error:  # in a field that the kind does not know: its decoder passes over it
+        raise UnreadableEvent(recorded.id, str(error)) from error
+    if too_deep:
         raise UnreadableEvent(recorded.id, str(NestedTooDeep(DEEPEST)))
     wrong = broken(event)
     if wrong is not None:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from troupe import RUN
 
-from events.codec import decode_as, draft
+from events.codec import canonical, decode_as
 from events.errors import ChimeError
 from events.kinds import Counts, RunFinished
 from events.log import Recorded
@@ -30,9 +30,9 @@ def renumbered(events: Sequence[Recorded]) -> list[Recorded]:
 
 def miscounted(events: list[Recorded]) -> list[Recorded]:
     counts = decode_as(events[-1], RunFinished).counts
-    wrong = msgspec.structs.replace(counts, abandoned=counts.abandoned + 1)
+    wrong = msgspec.structs.replace(counts, degraded=counts.degraded + 1)
     assert isinstance(wrong, Counts)
-    data = draft(RunFinished(outcome="completed", counts=wrong)).data
+    data = canonical(RunFinished(outcome="completed", counts=wrong))
     return [*events[:-1], msgspec.structs.replace(events[-1], data=data)]
 
 

@@ -89,10 +89,20 @@ def test_every_hostile_value_in_every_kind(kind: str) -> None:
 
 @pytest.mark.parametrize("data", [b"[" * 100_000, b'{"e' + b"[" * 100_000, b"[" * 70 + b"\xff" + b"]" * 70, b"{" * 65])
 def test_brackets_without_end_in_data_are_refused(data: bytes) -> None:
-    """Data of a record that did not come through a line: nothing but brackets, in a text that ends, around no text."""
+    """Data of a record that did not come through a line: nothing but brackets, or in a field that nobody knows."""
     one = parse_line(LINES[1], "line 2")
+    for hostile in (data, one.data[:-1] + b',"unknown":' + data + b"}"):
+        with pytest.raises(UnreadableEvent):
+            decode(msgspec.structs.replace(one, data=hostile))
+
+
+@pytest.mark.parametrize("value", [b"\xff", b"["], ids=["not utf-8", "nested"])
+def test_what_hides_behind_many_brackets_is_refused(value: bytes) -> None:
+    """A text that is none, in a field that nobody knows, of data with more brackets than an event may nest."""
+    one = parse_line(LINES[1], "line 2")
+    hostile = one.data[:-1] + b',"unknown":["' + b"[" * 70 + value + b'",1e999]}'
     with pytest.raises(UnreadableEvent):
-        decode(msgspec.structs.replace(one, data=data))
+        decode(msgspec.structs.replace(one, data=hostile))
 
 
 @pytest.mark.parametrize("token", TOKENS, ids=lambda token: f"{token[:24]!r}-{len(token)}")
