@@ -87,11 +87,22 @@ def client(url: str, retries: int = RETRIES) -> Redis:
 
 
 def _packing(base: type[AbstractConnection]) -> type[AbstractConnection]:
-    """`base` with commands packed in C: redis-py's asyncio connections do it in Python, argument by argument."""
+    """`base` with commands packed in C: redis-py's asyncio connections do it in Python, argument by argument.
+
+    It greets the server once, without a PING before it is known.
+    """
 
     class Packing(base):  # type: ignore[valid-type,misc]  # TCP, TLS or unix socket, as the URL says
         def pack_command(self, *args: Any) -> list[bytes]:
             return [packed(args)]
+
+        async def on_connect(self) -> None:
+            """Nothing: redis-py calls it over unix sockets only, and greets the server a second time after it."""
+
+        async def on_connect_check_health(self, check_health: bool = True) -> None:
+            # A PING that is refused connects again, greets, and asks by PING again: without end where a user is wanted.
+            del check_health
+            await super().on_connect_check_health(check_health=False)
 
     return Packing
 

@@ -19,7 +19,7 @@ from events.ids import Position, RunId, StreamId, Version
 from events.kinds import Noted
 from infra.blobs import RedisBlobs
 from infra.clock import SystemClock
-from infra.redis_client import client, connected, durability, redacted
+from infra.redis_client import client, connected, durability, our_errors, redacted
 from infra.redis_log import RedisLogStore
 from infra.rq_queue import RqQueue
 from runtime.ports import Appended, Job, Origin
@@ -123,6 +123,29 @@ async def test_a_wrong_password_is_refused_and_never_told(
             with pytest.raises(BadInput, match="refuses the user or password") as caught:
                 await ask()
             assert "wrong" not in str(caught.value)
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+async def test_a_server_that_wants_a_user_refuses_an_address_without_one(
+    encrypted: bool, each_redis_server: Any
+) -> None:
+    """At once and in our words, over unix sockets and TLS, instead of greeting it again and again."""
+    with Redis.from_url(each_redis_server.url) as redis:
+        redis.acl_setuser("default", enabled=False)
+        try:
+            async with tls_before(each_redis_server) as address:
+                url = f"rediss://{address}/0?ssl_ca_certs={TLS / 'ca.pem'}" if encrypted else each_redis_server.url
+                async with connected(url) as refused:
+                    for ask in (lambda: durability(refused, "here"), lambda: _hget(refused)):
+                        with anyio.fail_after(30), pytest.raises(BadInput, match="refuses the user or password"):
+                            await ask()
+        finally:
+            redis.acl_setuser("default", enabled=True)
+
+
+async def _hget(redis: Any) -> None:
+    with our_errors("here"):
+        await redis.hget("key", "field")
 
 
 async def test_keys_that_are_not_ours_are_refused(each_redis_server: Any, redis_prefix: str, user: str) -> None:
