@@ -11,6 +11,7 @@ from hashlib import sha1
 from typing import Any, cast
 from urllib.parse import urlsplit
 
+import anyio
 from msgspec import Struct
 from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection
@@ -129,7 +130,9 @@ async def connected(url: str, retries: int = RETRIES) -> AsyncIterator[Redis]:
     try:
         yield opened
     finally:
-        await opened.aclose()
+        # Also where the body was cancelled: a connection that is left open is one more that the server holds.
+        with anyio.move_on_after(CONNECT_S, shield=True):
+            await opened.aclose()
 
 
 @contextmanager

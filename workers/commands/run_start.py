@@ -221,22 +221,30 @@ async def _drive(invocation: Invocation, run: RunId, given: Mapping[str, Any], c
         marks=configuration.intake,
     )
     live = LiveLine(output, clock)
-    async with interruptible(), AsyncExitStack() as stack:
-        log = await stack.enter_async_context(log_lines(configuration, home, output.interactive or output.json))
-        there = await stack.enter_async_context(
-            connections(home, configuration.redis.url, configuration.redis.prefix, clock)
-        )
-        there.warn()
-        if choice is not None:
-            await _begun(invocation, there, run, choice)
-        else:
-            await _resumed(invocation, there, run)
-        ground = await stack.enter_async_context(hands(there, home, invocation.environment, clock, doing, log))
-        controls = await drive(there, ground, [run], live)
-        live.done()
-        summary = (await summarized(configuration.prices, there.store.open(run))).summary()
-        return Ended(run=run, control=controls[run], reason=summary.reason, summary=summary)
-    raise Interrupted
+    ended: Ended | None = None
+    try:
+        async with interruptible(), AsyncExitStack() as stack:
+            log = await stack.enter_async_context(log_lines(configuration, home, output.interactive or output.json))
+            there = await stack.enter_async_context(
+                connections(home, configuration.redis.url, configuration.redis.prefix, clock)
+            )
+            there.warn()
+            if choice is not None:
+                await _begun(invocation, there, run, choice)
+            else:
+                await _resumed(invocation, there, run)
+            ground = await stack.enter_async_context(hands(there, home, invocation.environment, clock, doing, log))
+            controls = await drive(there, ground, [run], live)
+            live.done()
+            summary = (await summarized(configuration.prices, there.store.open(run))).summary()
+            ended = Ended(run=run, control=controls[run], reason=summary.reason, summary=summary)
+    except Interrupted:
+        # Where it came while the workers of a run that has ended were stopping, there is nothing to go on with.
+        if ended is None:
+            raise
+    if ended is None:
+        raise Interrupted
+    return ended
 
 
 async def _begun(invocation: Invocation, there: Server, run: RunId, choice: Choice) -> None:
