@@ -370,7 +370,7 @@ def _flag_layer(flags: Flags) -> dict[str, Given]:
 
 def shown(key: str, value: object) -> object:
     """`value` fit to print: a password in an address is hidden."""
-    if key != "redis.url" or not isinstance(value, str):
+    if not key.endswith("url") or not isinstance(value, str):
         return value
     parts = urlsplit(value)
     if parts.password is None:

@@ -223,6 +223,8 @@ def test_defaults_name_no_role(tmp_path):
 def test_a_password_is_not_shown():
     """The address of a server is printed without its password."""
     assert shown("redis.url", "rediss://u:pw@h:6379/0") == "rediss://u:***@h:6379/0"
+    assert shown("models.base_url", "https://u:pw@h/v1") == "https://u:***@h/v1"
+    assert shown("roles.gate.base_url", "https://u:pw@h/v1") == "https://u:***@h/v1"
     assert shown("redis.url", "unix:///tmp/s") == "unix:///tmp/s"
     assert shown("home", "a:b@c") == "a:b@c"
 
