@@ -39,7 +39,9 @@ def refused(resolved: Resolved, header: RunStarted) -> list[str]:
 
     Flags only: a file may belong to other runs as well, and the header has the last word over it.
     """
-    return [f"{key}: {there} -> {wanted}" for key, there, wanted in _semantic(resolved, header) if there != wanted]
+    told = [f"{key}: {there} -> {wanted}" for key, there, wanted in _semantic(resolved, header) if there != wanted]
+    # A setting of [models] is that of every role.
+    return list(dict.fromkeys(told))
 
 
 def _semantic(resolved: Resolved, header: RunStarted) -> Iterator[tuple[str, object, object]]:
