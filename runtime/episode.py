@@ -485,7 +485,7 @@ def _facts(event: AnyEvent) -> dict[str, Any]:
     match event:
         case Retrieved():
             chosen = sum(one.chosen for one in event.candidates)
-            facts = {"stage": event.stage, "version": event.bank_version, "candidates": len(event.candidates)}
+            facts = {"stage": event.stage, "bank_version": event.bank_version, "candidates": len(event.candidates)}
             facts |= {"chosen": chosen, "source": event.source}
         case Planned():
             facts = {"stage": "planning", "model_role": "planner", "empty": not event.plan}

@@ -28,6 +28,7 @@ from workers.connections import Server
 from workers.coordinator import Ground, RunView, coordinated
 from workers.engine import Engine, engine, note_stopped
 from workers.processes import Child, workers
+from workers.version import VERSION
 
 _log = structlog.get_logger("chime.run")
 
@@ -185,11 +186,11 @@ async def log_lines(configuration: Configuration, home: Path, quiet: bool) -> As
     settings = configuration.log
     as_json = None if settings.format == "auto" else settings.format == "json"
     if not quiet:
-        configure(sys.stderr, json=as_json, level=settings.level, service="run")
+        configure(sys.stderr, json=as_json, level=settings.level, service="run", version=VERSION)
         yield None
         return
     folder = home / "logs"
     folder.mkdir(mode=0o700, exist_ok=True)
     with (folder / f"{os.getpid()}.log").open("a", encoding="utf-8", buffering=1) as file:
-        configure(file, json=True, level=settings.level, service="run")
+        configure(file, json=True, level=settings.level, service="run", version=VERSION)
         yield file

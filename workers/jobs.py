@@ -16,6 +16,7 @@ from runtime.ports import Job
 from workers.connections import connections
 from workers.engine import Engine, engine
 from workers.layers import Flags, resolve
+from workers.version import VERSION
 
 
 @asynccontextmanager
@@ -42,7 +43,7 @@ def advance(kind: str, run: str, episode: int, attempt: int) -> None:
         resolved = resolve(Flags(), os.environ, Path.cwd())
         redis, log = resolved.configuration.redis, resolved.configuration.log
         as_json = None if log.format == "auto" else log.format == "json"
-        configure(json=as_json, level=log.level, service=f"worker-{job.kind}")
+        configure(json=as_json, level=log.level, service=f"worker-{job.kind}", version=VERSION)
         async with serving(resolved.home, redis.url, redis.prefix, os.environ, 1) as working:
             await working.advance(job)
 

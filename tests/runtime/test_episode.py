@@ -68,6 +68,14 @@ async def test_facts_of_the_events(world):
     assert diagnosed.calls == ["episode-0/gate/1"]
 
 
+async def test_lines_leave_the_programs_version_alone(world):
+    """A recall's line says `bank_version`: `version` in a line is the program's."""
+    with structlog.testing.capture_logs() as lines:
+        await play(world)
+    assert [line["bank_version"] for line in lines if line["event"] == "retrieved"] == [0, 0]
+    assert not any("version" in line for line in lines)
+
+
 async def test_running_twice_leaves_one_of_each(world):
     """A job that runs again adds nothing and asks no model."""
     await play(world)

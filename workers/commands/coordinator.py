@@ -12,6 +12,7 @@ from workers.connections import connections
 from workers.coordinator import Coordinator
 from workers.driving import grounded
 from workers.invocation import Invocation, chime_command, run_async
+from workers.version import VERSION
 
 
 @chime_command("coordinator", short_help="Host conductor and projector for the open runs.")
@@ -22,7 +23,12 @@ def coordinator(invocation: Invocation) -> None:
     """
     settings = invocation.configuration
     log = settings.log
-    configure(json=None if log.format == "auto" else log.format == "json", level=log.level, service="coordinator")
+    configure(
+        json=None if log.format == "auto" else log.format == "json",
+        level=log.level,
+        service="coordinator",
+        version=VERSION,
+    )
     assert_sole_owner()
     home = invocation.home()
 

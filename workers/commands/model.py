@@ -27,6 +27,7 @@ from workers.connections import START
 from workers.invocation import Invocation, chime_command, run_async
 from workers.output import Column, Output
 from workers.sources import opened
+from workers.version import VERSION
 
 #: field of `RehearsalSettings` -> help; every one is a probability but `helped`, a factor on probabilities
 _RATES = {
@@ -99,7 +100,12 @@ def rehearse(
         raise BadInput("--key replaces the environment: give it without --env, --domain and --dump-key")
     settings = RehearsalSettings(seed=seed, **rates)
     log = invocation.configuration.log
-    configure(json=None if log.format == "auto" else log.format == "json", level=log.level, service="rehearsal")
+    configure(
+        json=None if log.format == "auto" else log.format == "json",
+        level=log.level,
+        service="rehearsal",
+        version=VERSION,
+    )
     name = environment or "toy"
     if dumped is not None:
         path = paths.output(invocation.folder, dumped)

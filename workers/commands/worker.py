@@ -14,6 +14,7 @@ from workers.host import Advance, HostWorker
 from workers.invocation import Invocation, chime_command
 from workers.jobs import serving
 from workers.processes import end_with_parent
+from workers.version import VERSION
 
 
 @chime_command("worker", short_help="Take jobs of one kind: act or diagnose.")
@@ -41,7 +42,12 @@ def worker(
         end_with_parent()
     settings = invocation.configuration
     log = settings.log
-    configure(json=None if log.format == "auto" else log.format == "json", level=log.level, service=f"worker-{kind}")
+    configure(
+        json=None if log.format == "auto" else log.format == "json",
+        level=log.level,
+        service=f"worker-{kind}",
+        version=VERSION,
+    )
     home, redis = invocation.home(), settings.redis
     many = slots or settings.run.slots
 
