@@ -360,7 +360,9 @@ class _Change:
             planning=self._shelf("planning"),
             execution=self._shelf("execution"),
         )
-        sparse = [stage for stage, shelf in self._shelves.items() if shelf.scenarios.sparse or shelf.experiences.sparse]
+        sparse: list[Stage] = [
+            stage for stage, shelf in self._shelves.items() if shelf.scenarios.sparse or shelf.experiences.sparse
+        ]
         return _compacted(banks, sparse) if sparse else banks
 
     def _there(self, operation: ValueUpdated | Pruned | Merged | Inserted) -> Item | None:

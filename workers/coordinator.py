@@ -296,10 +296,11 @@ class Coordinator:
         self._serving: set[RunId] = set()
         #: runs that were finished when we looked
         self._finished: set[RunId] = set()
+        #: when the queue is looked through for their jobs
+        self._next_tidy = 0.0
 
     async def serve(self) -> None:
         """Until cancelled, over outages of the server."""
-        next_tidy = 0.0
         async with anyio.create_task_group() as tasks:
             while True:
                 try:
@@ -316,8 +317,8 @@ class Coordinator:
                             self._serving.add(run)
                             tasks.start_soon(self._serve_run, run)
                 await self._clock.sleep(_RUNS_S)
-                if self._clock.monotonic() >= next_tidy:
-                    next_tidy = self._clock.monotonic() + _SWEEP_S
+                if self._clock.monotonic() >= self._next_tidy:
+                    self._next_tidy = self._clock.monotonic() + _SWEEP_S
                     await self._tidy_finished()
 
     async def _tidy_finished(self) -> None:
@@ -328,12 +329,20 @@ class Coordinator:
 
     async def _serve_run(self, run: RunId) -> None:
         """One run; a run that cannot go on is left alone, the others go on."""
-        log = self._store.open(run)
+        log, served = self._store.open(run), False
         while True:
             try:
                 if await _finished(log):
                     self._finished.add(run)
-                    return
+                    self._next_tidy = 0.0
+                    if not served:
+                        return
+                    # Once more, later: a server can lose the end of what it has just acknowledged.
+                    served = False
+                    await self._clock.sleep(_SWEEP_S)
+                    continue
+                self._finished.discard(run)
+                served = True
                 await self._serve_until_it_stands(log)
             except (Unreachable, VersionGap) as error:
                 _log.warning("log_read_again", run_id=run, reason=str(error))

@@ -1,6 +1,5 @@
 """What a command that is no server tells about itself: warnings, on stderr."""
 
-
 from infra.telemetry import configure
 from workers.configuration import LoggingSettings
 from workers.version import VERSION
