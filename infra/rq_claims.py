@@ -9,6 +9,7 @@ begun jobs has an entry `<job>:host`. rq's own worker needs about twenty command
 """
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -29,18 +30,18 @@ TTL_MS = "ttl_ms"
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 #: KEYS queue, begun, claims; ARGV what job keys begin with, how many, ttl of the claims in ms, worker, now.
-#: Answers {id, time limit, ...}. An id whose job was deleted meanwhile is passed over.
+#: Answers {id, time limit, since when it waits, ...}. An id whose job was deleted meanwhile is passed over.
 _TAKE = """
 local taken = {}
-while #taken < 2 * ARGV[2] do
+while #taken < 3 * ARGV[2] do
   local id = redis.call('LPOP', KEYS[1])
   if not id then break end
-  local limit = redis.call('HGET', ARGV[1] .. id, 'timeout')
-  if limit then
+  local job = redis.call('HMGET', ARGV[1] .. id, 'timeout', 'enqueued_at')
+  if job[1] then
     redis.call('HSET', KEYS[3], 'job:' .. id, ARGV[5])
     redis.call('HSET', ARGV[1] .. id, 'status', 'started', 'worker_name', ARGV[4], 'started_at', ARGV[5])
     redis.call('ZADD', KEYS[2], '+inf', id .. ':host')
-    taken[#taken + 1], taken[#taken + 2] = id, limit
+    taken[#taken + 1], taken[#taken + 2], taken[#taken + 3] = id, job[1], job[2] or ''
   end
 end
 if #taken > 0 then redis.call('PEXPIRE', KEYS[3], ARGV[3]) end
@@ -75,6 +76,8 @@ class TakenJob(Struct, frozen=True):
     id: str
     #: seconds; 0 or less: none
     timeout_s: float
+    #: from its entry into the queue until it was taken, by the clocks of two processes; None where nobody says
+    queue_wait_ms: int | None = None
 
 
 def claims_key(prefix: str, worker: str) -> str:
@@ -102,7 +105,10 @@ class Claims:
         """Pop, begin and claim up to `count` jobs, in one step; none from an empty queue."""
         arguments: list[Any] = [RqJob.redis_job_namespace_prefix, count, self._ttl_ms, self._worker, since]
         taken = cast("list[bytes]", self._take(keys=[self._queue.key, self._begun, self._key], args=arguments))
-        return [TakenJob(id_.decode(), float(limit)) for id_, limit in zip(taken[::2], taken[1::2], strict=True)]
+        return [
+            TakenJob(id_.decode(), float(limit), _between_ms(waits.decode(), since))
+            for id_, limit, waits in zip(taken[::3], taken[1::3], taken[2::3], strict=True)
+        ]
 
     def settle(self, ids: Sequence[str]) -> None:
         """The jobs `ids` have ended: nothing of them is left, unless another worker has taken them over."""
@@ -132,3 +138,12 @@ class Claims:
         """The worker is gone; so is all it held."""
         self._connection.delete(self._key)
         self._connection.hdel(self._drain, self._worker)
+
+
+def _between_ms(begin: str, end: str) -> int | None:
+    """Milliseconds from `begin` to `end`, 0 where the clocks disagree; None where one is no time with a zone."""
+    try:
+        passed = datetime.fromisoformat(end) - datetime.fromisoformat(begin)
+    except (ValueError, TypeError):
+        return None
+    return max(0, round(1000 * passed.total_seconds()))

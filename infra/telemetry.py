@@ -1,8 +1,8 @@
 """Logs: one line per fact on stderr, readable on a terminal, JSON elsewhere; no secrets, no bodies.
 
 Keys: timestamp, level, event, logger, service, version, run_id, episode_id, task_id, seq, stage, attempt, job_id,
-worker_id, queue, model_role, model, tokens_in, tokens_out, tokens_cached, cost_usd, duration_ms, queue_wait_ms,
-outcome, error.type, error.message, error.at, trace_id, span_id, replay, config_hash. Whoever logs an exception passes
+worker_id, queue, model_role, model, tokens_in, tokens_out, tokens_cached, duration_ms, queue_wait_ms, bank_version,
+outcome, error.type, error.message, error.at, config_hash. Whoever logs an exception passes
 `exc_info`.
 """
 
@@ -75,10 +75,11 @@ def configure(
 
 
 @contextmanager
-def about_job(job: Job, **facts: str | int) -> Iterator[None]:
-    """Every line inside names the job's run and episode, its attempt, and `facts`."""
+def about_job(job: Job, **facts: str | int | None) -> Iterator[None]:
+    """Every line inside names the job's run and episode, its attempt, and those of `facts` that are known."""
+    known = {key: value for key, value in facts.items() if value is not None}
     with structlog.contextvars.bound_contextvars(
-        run_id=job.run, episode_id=f"episode-{job.episode}", attempt=job.attempt, queue=job.kind, **facts
+        run_id=job.run, episode_id=f"episode-{job.episode}", attempt=job.attempt, queue=job.kind, **known
     ):
         yield
 

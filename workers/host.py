@@ -245,7 +245,7 @@ class HostWorker(SimpleWorker):
         """Run the job's body under its deadline; what went wrong."""
         try:
             job = job_named(taken.id)
-            with about_job(job, job_id=taken.id, worker_id=self.name):
+            with about_job(job, job_id=taken.id, worker_id=self.name, queue_wait_ms=taken.queue_wait_ms):
                 with move_on_after(taken.timeout_s if taken.timeout_s > 0 else None) as deadline:
                     await advance(job)
                     self._refuses.pop(job.run, None)

@@ -70,7 +70,7 @@ def test_a_line_is_one_json_object_with_the_fixed_keys(stream: io.StringIO) -> N
 def test_facts_of_a_job_are_bound_for_its_time(stream: io.StringIO) -> None:
     """Inside, every line names run, episode, attempt and stage; outside, none does; inner facts do not leak out."""
     log = structlog.get_logger("x")
-    with about_job(JOB, worker_id="w", job_id="j"):
+    with about_job(JOB, worker_id="w", job_id="j", queue_wait_ms=None):
         with about_stage("planning", model="m"):
             log.info("inner")
         log.info("outer")
@@ -81,6 +81,7 @@ def test_facts_of_a_job_are_bound_for_its_time(stream: io.StringIO) -> None:
     assert (inner["stage"], inner["model"]) == ("planning", "m")
     assert expected.items() <= outer.items()
     assert "stage" not in outer
+    assert "queue_wait_ms" not in inner, "what nobody knows is left out"
     assert not expected.keys() & after.keys()
 
 

@@ -350,6 +350,9 @@ async def test_lines_inside_a_job_name_it(queue: RqQueue, job_server: str, prefi
     await worker.serve(burst=True)
     expected = {"run_id": "r", "attempt": 1, "queue": "act", "worker_id": worker.name}
     for episode in (0, 1):
+        waited = seen[episode].pop("queue_wait_ms")
+        assert isinstance(waited, int)
+        assert waited >= 0
         assert seen[episode] == {**expected, "episode_id": f"episode-{episode}", "job_id": f"act-r-{episode}-1"}
 
 
@@ -500,7 +503,7 @@ async def test_what_we_write_of_a_job_is_what_rq_reads(
     await queue.enqueue(act(), 60.0)
     claims = Claims(connection, prefix, f"{HOST_NAME}x", rqs, ttl_s=60.0)
     at = "2026-01-02T03:04:05.000006Z"
-    assert claims.take(16, at) == [TakenJob("act-r-0-1", 60.0)]
+    assert [(one.id, one.timeout_s) for one in claims.take(16, at)] == [("act-r-0-1", 60.0)]
     job = RqJob.fetch("act-r-0-1", connection=connection, serializer="json")
     assert (job.get_status(), job.worker_name) == (JobStatus.STARTED, f"{HOST_NAME}x")
     assert job.started_at == datetime.fromisoformat(at)
@@ -512,7 +515,7 @@ async def test_what_we_write_of_a_job_is_what_rq_reads(
     job = RqJob.fetch("act-r-0-1", connection=connection, serializer="json")
     assert (job.get_status(), job.worker_name, job.started_at) == (JobStatus.QUEUED, None, None)
     assert (rqs.job_ids, rqs.started_job_registry.get_job_ids()) == (["act-r-0-1"], [])
-    claims.take(16, at)
+    assert claims.take(16, "2026-01-02T03:04:07.500006Z") == [TakenJob("act-r-0-1", 60.0, 2500)]
     claims.settle(["act-r-0-1"])
     claims.end()
     assert not RqJob.exists("act-r-0-1", connection=connection)
