@@ -7,7 +7,7 @@ that was faster. So a job that runs twice leaves one event of each. What a job h
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -175,7 +175,8 @@ class _Stages:
             self._log.info("superseded", seq=result.stored.version, stage=result.stored.kind)
             return await self.progress()
         for version, event in enumerate(events, first):
-            self._log.info(event.KIND, seq=version, duration_ms=self._lap(), **_facts(event))
+            facts = _facts(event, self._ctx.config.models)
+            self._log.info(event.KIND, seq=version, duration_ms=self._lap(), **facts)
         if result.written < len(drafts):
             # Somebody was here before, perhaps this job before its process died, and may have gone on from there.
             return await self.progress()
@@ -479,16 +480,17 @@ def _plain(value: Any, levels: int = _LEVELS) -> Any:
             return value
 
 
-def _facts(event: AnyEvent) -> dict[str, Any]:
-    """What a stage's log line says: counts and words, never a body."""
+def _facts(event: AnyEvent, models: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """What a stage's log line says: counts and words, never a body. `models`: of the header, by role."""
     facts: dict[str, Any] = {}
     match event:
         case Retrieved():
             chosen = sum(one.chosen for one in event.candidates)
             facts = {"stage": event.stage, "bank_version": event.bank_version, "candidates": len(event.candidates)}
-            facts |= {"chosen": chosen, "source": event.source}
+            facts |= {"chosen": chosen, "source": event.source, "outcome": "recalled" if chosen else "empty"}
         case Planned():
-            facts = {"stage": "planning", "model_role": "planner", "empty": not event.plan}
+            facts = {"stage": "planning", "model_role": "planner"}
+            facts |= {"outcome": "planned" if event.plan else "empty"}
         case Executed():
             facts = {"stage": "execution", "model_role": "executor", "outcome": event.stop, "steps": event.steps}
             facts |= {"errors": event.errors, "environment_failures": len(event.attempts)}
@@ -503,5 +505,7 @@ def _facts(event: AnyEvent) -> dict[str, Any]:
             pass
     if isinstance(event, Planned | Executed | Diagnosed):
         usage = event.usage
+        if (model := models.get(facts["model_role"], {}).get("model")) is not None:
+            facts["model"] = model
         facts |= {"calls": usage.calls, "tokens_in": usage.prompt_tokens, "tokens_out": usage.completion_tokens}
     return facts

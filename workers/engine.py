@@ -4,6 +4,7 @@ import errno
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,10 @@ import msgspec
 import structlog
 
 from events import policies
-from events.codec import decode, draft
+from events.codec import canonical, decode, draft
 from events.errors import BadInput, ChimeError, VersionGap
 from events.ids import RUN_STREAM, RunId, Version, episode_stream
-from events.kinds import Evaluator, Noted, Operated, RunStarted
+from events.kinds import Evaluator, Noted, Operated, RunConfig, RunStarted
 from events.log import Recorded
 from events.policies import Policy
 from infra import embedders, environments
@@ -60,6 +61,8 @@ class _Serving:
     told: int
     #: no episode is begun any more
     cancelled: bool
+    #: first 12 digits of the hex SHA-256 of the header's configuration, for log lines
+    config_hash: str
 
 
 class Engine:
@@ -116,7 +119,8 @@ class Engine:
         if serving.cancelled and not await context.log.length(episode_stream(job.episode)):
             return
         try:
-            await (act(job, context) if job.kind == "act" else diagnose(job, context))
+            with structlog.contextvars.bound_contextvars(config_hash=serving.config_hash):
+                await (act(job, context) if job.kind == "act" else diagnose(job, context))
         except RunStopped as stopped:
             await note_stopped(context.log, stopped)
         except RunEnded:
@@ -194,7 +198,9 @@ class Engine:
             environment=environment,
             clock=self._clock,
         )
-        return _Serving(context=context, header=header, told=told, cancelled=_cancelled(said))
+        return _Serving(
+            context=context, header=header, told=told, cancelled=_cancelled(said), config_hash=_config_hash(config)
+        )
 
     def _model(self, models: Mapping[str, Any], endpoints: Mapping[str, Any]) -> ChatModel:
         asked = msgspec.convert(models, dict[Role, ModelSettings])
@@ -271,6 +277,10 @@ def _cancelled(said: Sequence[Recorded]) -> bool:
         one.kind == "operated" and isinstance(event := decode(one), Operated) and event.action == "cancel"
         for one in said
     )
+
+
+def _config_hash(config: RunConfig) -> str:
+    return sha256(canonical(config)).hexdigest()[:12]
 
 
 def _settings(limits: Mapping[str, Any], operational: Mapping[str, Any]) -> EpisodeSettings:

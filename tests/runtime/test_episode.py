@@ -478,3 +478,23 @@ async def test_one_log_line_a_stage(world):
     assert all(line["log_level"] == "info" and line["run_id"] == "test" for line in lines)
     assert {line["episode_id"] for line in lines} == {"episode-0"}
     assert "kitchen" not in json.dumps(lines)
+
+
+async def test_lines_say_which_model_and_what_came_of_it(world):
+    """Each stage's line has an outcome, and the model that the header names for its role."""
+    world.config["models"] = {role: {"model": f"{role}-model"} for role in ("planner", "executor", "gate")}
+    with structlog.testing.capture_logs() as lines:
+        await play(world)
+    assert [line["outcome"] for line in lines] == ["empty", "planned", "empty", "done", "success", "execution"]
+    assert [line.get("model") for line in lines] == [
+        None, "planner-model", None, "executor-model", None, "gate-model",
+    ]  # fmt: skip
+
+
+async def test_a_recall_that_chose_something_says_so(world, bank, says):
+    """A recall's outcome is whether an item is used; an empty plan is named as one."""
+    world.banks.banks = bank(("planning-0", "Switch on the light in the kitchen.", "Name the room."))
+    world.model.replies["planner"] = [says(" ")]
+    with structlog.testing.capture_logs() as lines:
+        await play(world)
+    assert [line["outcome"] for line in lines[:3]] == ["recalled", "empty", "empty"]

@@ -1,14 +1,17 @@
 """What a worker process knows of runs: whose jobs it takes, when it stops one, and what a resume changes."""
 
 from contextlib import AsyncExitStack
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+import structlog
 from msgspec.structs import replace
+from structlog.testing import capture_logs
 
-from events.codec import decode, decode_as, draft
+from events.codec import canonical, decode, decode_as, draft
 from events.errors import BadInput
 from events.ids import RUN_STREAM, RunId, Version
 from events.kinds import Executed, Noted, Operated, RunStarted
@@ -75,6 +78,20 @@ async def test_limits_of_a_resume_are_played_with(world: Any, playing: Any):
     assert await there.drive("r") == ["finished"]
     events = await there.recorded("r")
     assert [decode_as(one, Executed).steps for one in events if one.kind == "executed"] == [1, 1]
+
+
+async def test_lines_of_an_episode_name_its_configuration(world: Any, playing: Any):
+    """Every line of a run's episodes has the start of its header's hash, and two configurations differ in it."""
+    there, found = world(), []
+    for run, concurrency in (("a", 1), ("b", 2)):
+        with capture_logs(processors=[structlog.contextvars.merge_contextvars]) as lines:
+            log = await there.begin(run, playing.configured(concurrency=concurrency), limit=1)
+            await there.drive(run)
+        config = decode_as((await log.read_stream(RUN_STREAM))[0], RunStarted).config
+        told = {line.get("config_hash") for line in lines if line["event"] in ("retrieved", "executed", "diagnosed")}
+        assert told == {sha256(canonical(config)).hexdigest()[:12]}
+        found += told
+    assert found[0] != found[1]
 
 
 @pytest.mark.parametrize("what", ["fold", "embedder", "environment", "tasks"])
