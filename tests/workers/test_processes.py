@@ -333,6 +333,17 @@ def test_a_refused_key_pauses_the_run(chime: CommandLine, there: There, endpoint
     assert verified(there) == digest
 
 
+def test_an_unknown_model_stops_the_run(chime: CommandLine, there: There, endpoint: Endpoint):
+    """A model that the endpoint does not have is named with both ways on; no rate is made of no score."""
+    out, err = chime(*start(endpoint, "--in-process", "--model", "no-such-model"), code=3)
+    assert f"run {RUN}: no episode scored, banks 0+0" in out
+    last = err.strip().splitlines()[-1]
+    assert "no-such-model" in last
+    assert f"chime run resume {RUN}; for another one, chime run delete {RUN} --force, then start it again" in last
+    chime("run", "delete", RUN, "--force")
+    assert there.length() == 0
+
+
 def test_no_endpoint(chime: CommandLine, there: There):
     """An endpoint that does not answer, or refuses the key, ends the start with 3, before anything is begun."""
     _, err = chime("run", "start", "toy", "--base-url", "http://127.0.0.1:9/v1", "--model", "m", *ARGUMENTS, code=3)

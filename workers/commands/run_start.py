@@ -45,6 +45,8 @@ class Ended(Struct, frozen=True, kw_only=True):
     run: str
     control: Control
     reason: str
+    #: what it stopped over, as in `runtime.errors.RunStopped`; "" where it did not
+    kind: str
     summary: Summary
 
 
@@ -195,18 +197,37 @@ def _driven(invocation: Invocation, run: RunId, given: Mapping[str, Any], choice
     output.data(ended)
     summary = ended.summary
     output.line(
-        f"run {run}: {summary.successes} of {summary.scored} succeeded ({summary.score.estimate:.1%}, 95 % "
-        f"{summary.score.low:.1%} to {summary.score.high:.1%}), banks {summary.bank_sizes['planning']}+"
-        f"{summary.bank_sizes['execution']}" + (f"  [{', '.join(summary.labels)}]" if summary.labels else "")
+        f"run {run}: {_score(summary)}, banks {summary.bank_sizes['planning']}+{summary.bank_sizes['execution']}"
+        + (f"  [{', '.join(summary.labels)}]" if summary.labels else "")
     )
     if ended.control == "stopped":
-        raise RunStopped("stopped", f"run {run} stopped: {ended.reason}. Go on with: chime run resume {run}")
+        raise RunStopped("stopped", f"run {run} stopped: {ended.reason}. {_way_on(run, ended.kind)}")
     output.line(f"next: chime run show {run}, chime memory list {run}, chime log verify {run}")
     told = [f"{summary.abandoned} abandoned"] if summary.abandoned else []
     told += [f"{count} not judged ({reason})" for reason, count in summary.degraded.items() if reason in FAULTS]
     if told:
         output.note(f"finished with failures: {', '.join(told)}; chime episode list {run} names the episodes")
     return 1 if told else 0
+
+
+def _score(summary: Summary) -> str:
+    if not summary.scored:
+        return "no episode scored"
+    score = summary.score
+    return (
+        f"{summary.successes} of {summary.scored} succeeded ({score.estimate:.1%}, 95 % {score.low:.1%} to "
+        f"{score.high:.1%})"
+    )
+
+
+def _way_on(run: RunId, kind: str) -> str:
+    """What to do about a run that has stopped."""
+    if kind == "model_not_found":
+        return (
+            f"A run keeps its model: once the endpoint has it, chime run resume {run}; for another one, "
+            f"chime run delete {run} --force, then start it again with that --model"
+        )
+    return f"Go on with: chime run resume {run}"
 
 
 async def _drive(invocation: Invocation, run: RunId, given: Mapping[str, Any], choice: Choice | None) -> Ended:
@@ -236,8 +257,9 @@ async def _drive(invocation: Invocation, run: RunId, given: Mapping[str, Any], c
             ground = await stack.enter_async_context(hands(there, home, invocation.environment, clock, doing, log))
             controls = await drive(there, ground, [run], live)
             live.done()
-            summary = (await summarized(configuration.prices, there.store.open(run))).summary()
-            ended = Ended(run=run, control=controls[run], reason=summary.reason, summary=summary)
+            summarizer = await summarized(configuration.prices, there.store.open(run))
+            summary, kind = summarizer.summary(), summarizer.standing.kind
+            ended = Ended(run=run, control=controls[run], reason=summary.reason, kind=kind, summary=summary)
     except Interrupted:
         # Where it came while the workers of a run that has ended were stopping, there is nothing to go on with.
         if ended is None:

@@ -17,6 +17,8 @@ class Standing:
     status: str = "open"
     #: why it is paused or cancelled
     reason: str = ""
+    #: what it stopped over, as in `runtime.errors.RunStopped`; "" where somebody paused it
+    kind: str = ""
 
     def after(self, event: AnyEvent) -> "Standing":
         """How it stands once `event` of its own stream was told."""
@@ -30,7 +32,7 @@ class Standing:
             case Operated(action="resume"):
                 return Standing()
             case Noted(topic="run_stopped"):
-                return Standing("paused", str(event.facts.get("reason", "")))
+                return Standing("paused", str(event.facts.get("reason", "")), str(event.facts.get("kind", "")))
             case RunFinished():
                 return Standing(event.outcome, self.reason)
             case _:

@@ -109,7 +109,7 @@ class Summarizer:
     _run: RunId | None = None
     _header: RunStarted | None = None
     _tasks: list[str] = field(default_factory=list)
-    _standing: Standing = field(default_factory=Standing)
+    standing: Standing = field(default_factory=Standing)
     _counts: Counts | None = None
     #: s_t by episode, of valid scores
     scores: dict[int, bool] = field(default_factory=dict)
@@ -171,7 +171,7 @@ class Summarizer:
                 pass
 
     def _see_run(self, event: AnyEvent) -> None:
-        self._standing = self._standing.after(event)
+        self.standing = self.standing.after(event)
         match event:
             case RunStarted():
                 self._header, self._tasks = event, list(event.tasks)
@@ -244,8 +244,8 @@ class Summarizer:
         seed = header.seed_bank
         return Summary(
             run=self._run,
-            status=self._standing.status,
-            reason=self._standing.reason,
+            status=self.standing.status,
+            reason=self.standing.reason,
             labels=list(config.labels),
             environment=str(config.environment.get("name", "")),
             policy=config.policy.name,
