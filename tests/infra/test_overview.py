@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import pytest
+
 from events import policies
 from events.codec import draft
 from events.ids import PROJECTOR_STREAM, RUN_STREAM, BankVersion, MemoryId, RunId, StreamId, Version, episode_stream
@@ -22,6 +24,7 @@ from events.kinds import (
     TasksListed,
 )
 from events.vectors import fixed_point
+from infra import overview
 from infra.list_log import ListLogStore
 from infra.redis_client import connected
 from infra.redis_log import RedisLogStore, index_key, log_key
@@ -147,6 +150,27 @@ async def test_damage_is_told_run_by_run(each_redis_server, redis_prefix) -> Non
         await redis.set(index_key(redis_prefix, RunId("a")), "x")
         await redis.xdel(log_key(redis_prefix, RunId("b")), "2-0")
         a, b, c = await store.overview()
-        assert "cannot be read" in a.damage
+        assert a.damage == (
+            "its keys cannot be read: a key of ours holds another type; is the prefix used by something else?"
+        )
         assert b.damage == "its index ends at position 2, its log at 1"
         assert (c.damage, c.head) == ("", 2)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        f"Error running script (call to f_{'0a' * 20}): @user_script:9: no such thing",
+        f"no such thing script: {'0a' * 20}, on @user_script:9.",
+        f"user_script:9: no such thing script: {'0a' * 20}, on @user_script:9.",
+    ],
+)
+async def test_a_reason_is_without_the_script(redis_server, redis_prefix, monkeypatch, said: str) -> None:
+    """What a server says of a script's place stands in no reason, in the words of any release."""
+    # The server's own sentence, since no command of the script can be made to fail otherwise than by a wrong type.
+    monkeypatch.setattr(overview, "_OVERVIEW", f"return redis.error_reply('{said}')")
+    async with connected(redis_server.url) as redis:
+        store = RedisLogStore(redis, redis_prefix, Stopped(), "here")
+        await store.open(RunId("r")).append(RUN_STREAM, Version(1), [draft(started())], ORIGIN)
+        (seen,) = await store.overview()
+    assert seen.damage == "its keys cannot be read: no such thing"

@@ -58,7 +58,7 @@ async def _in_full(invocation: Invocation, there: Server, row: RunRow) -> RunRow
 def _row(one: RunRow | Summary, *, full: bool) -> list[object]:
     if one.status == DAMAGED:
         nothing = ["-"] * (8 if full else 6)
-        return [one.run, one.status, *nothing, f"{one.started_at[:19]}Z", one.reason]
+        return [one.run, one.status, *nothing, _second(one.started_at), one.reason]
     banks: list[object] = []
     if full:
         banks = ["-", "-"]
@@ -69,8 +69,13 @@ def _row(one: RunRow | Summary, *, full: bool) -> list[object]:
         f"{one.episodes}/{one.episodes_total}",
         f"{one.score.estimate:.1%} of {one.scored}" if one.scored else "-",
         f"{one.score.low:.1%} to {one.score.high:.1%}" if one.scored else "-",
-        *banks, ", ".join(dict.fromkeys(one.models.values())), one.started_at[:19] + "Z", ", ".join(one.labels),
+        *banks, ", ".join(dict.fromkeys(one.models.values())), _second(one.started_at), ", ".join(one.labels),
     ]  # fmt: skip
+
+
+def _second(at: str) -> str:
+    """A time to the second; "-" where there is none."""
+    return f"{at[:19]}Z" if at else "-"
 
 
 def _cost(summary: Summary) -> str:

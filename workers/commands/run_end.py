@@ -1,6 +1,8 @@
 """`chime run cancel|delete`: ending a run, and taking it away."""
 
 import getpass
+import sys
+from functools import partial
 
 import click
 
@@ -71,11 +73,15 @@ async def _finish(there: Server, log: EventLog) -> bool:
 @click.argument("run")
 @click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")
 @click.option("--force", is_flag=True, help="Also a run that is not finished, or what is left of one.")
-def delete(invocation: Invocation, run: str, dry_run: bool, force: bool) -> None:
-    """Delete all that the server and the home hold of RUN. Export it first if you may want it back."""
+@click.option("--yes", is_flag=True, help="Do not ask; off a terminal nothing is asked anyway.")
+def delete(invocation: Invocation, run: str, dry_run: bool, force: bool, yes: bool) -> int:
+    """Delete all that the server and the home hold of RUN. Export it first if you may want it back.
+
+    On a terminal it says what would go, and asks.
+    """
     target = run_id(run)
 
-    async def work() -> dict[str, int]:
+    async def work(*, only_say: bool) -> dict[str, int]:
         async with server(invocation) as there:
             if not force:
                 # With --force also what a deletion that was cut short has left: no log, but bodies or jobs.
@@ -84,11 +90,21 @@ def delete(invocation: Invocation, run: str, dry_run: bool, force: bool) -> None
                 if status not in FINISHED and not dry_run:
                     raise BadInput(f"run {run} is {status}; cancel it first (chime run cancel {run}), or add --force")
             async with RqQueue(there.url, there.prefix) as queue:
-                counts = {"queue keys": await queue.forget(target, dry_run=dry_run)}
-            counts |= await there.store.delete(target, dry_run=dry_run)
-            return counts | {"blobs": await there.blobs.delete(target, dry_run=dry_run)}
+                counts = {"queue keys": await queue.forget(target, dry_run=only_say)}
+            counts |= await there.store.delete(target, dry_run=only_say)
+            return counts | {"blobs": await there.blobs.delete(target, dry_run=only_say)}
 
-    counts = run_async(work)
-    invocation.output.data({"run": run, "dry_run": dry_run, "deleted": counts})
-    word = "would delete" if dry_run else "deleted"
-    invocation.output.line(f"{word} run {run}: {', '.join(f'{what} {count}' for what, count in counts.items())}")
+    output = invocation.output
+    if not (dry_run or yes) and output.interactive and sys.stdin.isatty():
+        output.note(f"would delete run {run}: {_counted(run_async(partial(work, only_say=True)))}")
+        if not click.confirm("delete it for good?", err=True):
+            output.note("nothing was deleted")
+            return 0
+    counts = run_async(partial(work, only_say=dry_run))
+    output.data({"run": run, "dry_run": dry_run, "deleted": counts})
+    output.line(f"{'would delete' if dry_run else 'deleted'} run {run}: {_counted(counts)}")
+    return 0
+
+
+def _counted(counts: dict[str, int]) -> str:
+    return ", ".join(f"{what} {count}" for what, count in counts.items())

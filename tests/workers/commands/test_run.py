@@ -1,11 +1,19 @@
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
 import anyio
+import pytest
 from msgspec.structs import replace
+from redis import Redis
 
 from events.codec import canonical
 from events.ids import RunId
 from events.kinds import Evaluator, Scored
 from infra.redis_client import connected
-from infra.redis_log import log_key
+from infra.redis_log import index_key, log_key
 from workers.layers import Flags, resolve
 
 
@@ -104,6 +112,18 @@ def test_damaged_runs_are_listed_with_why(chime, uploaded, made_run, redis_serve
     chime("run", "delete", "odd", "--force")
 
 
+@pytest.mark.parametrize("arguments", [("run", "list"), ("run", "list", "--full")])
+def test_a_run_whose_keys_are_of_others(chime, uploaded, made_run, redis_server, redis_prefix, arguments):
+    """A run whose index holds something else is a row without a time, with a reason in words."""
+    uploaded(made_run("odd"))
+    with Redis.from_url(redis_server.url) as client:
+        client.set(index_key(redis_prefix, RunId("odd")), "x")
+    cells, reason = chime(*arguments).splitlines()[1].split("  its keys cannot be read: ")
+    assert cells.split()[:2] == ["odd", "damaged"]
+    assert set(cells.split()[2:]) == {"-"}
+    assert reason == "a key of ours holds another type; is the prefix used by something else?"
+
+
 def test_compare(chime, uploaded, made_run):
     """`compare` pairs by task: counts, intervals, difference, p, flips."""
     uploaded(made_run("a"))
@@ -159,6 +179,43 @@ def test_delete(chime, uploaded, made_run, keys_left):
     assert "--force" in chime.err
     chime("run", "delete", "made", "--force")
     assert keys_left() == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer", "left"),
+    [((), "n", True), ((), "", True), ((), "y", False), (("--yes",), None, False), (("--json",), None, False)],
+)
+def test_delete_asks_on_a_terminal(chime, uploaded, made_run, keys_left, arguments, answer, left):
+    """Who sits at a terminal is shown what would go and asked, unless --yes says it, or a program listens."""
+    uploaded(made_run())
+    ours, its = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-m", "workers", "run", "delete", "made", *arguments],
+        stdin=its, stdout=subprocess.PIPE, stderr=its, text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+    ) as process:  # fmt: skip
+        os.close(its)
+        if answer is not None:
+            os.write(ours, f"{answer}\n".encode())
+        out, _ = process.communicate(timeout=60)
+    said = os.read(ours, 4096).decode() if answer is not None else ""
+    os.close(ours)
+    assert process.returncode == 0
+    assert (keys_left() != []) is left
+    assert ("deleted" in out) is not left
+    assert ("would delete run made: queue keys 0, events" in said) is (answer is not None)
+
+
+def test_delete_of_an_open_run_is_refused_before_it_asks(chime, uploaded, made_run, keys_left, monkeypatch):
+    """A run that is not finished is refused as it is without a terminal."""
+    made = made_run()
+    made.events = made.events[:9]
+    uploaded(made)
+    for stream in (sys.stdin, sys.stderr):
+        monkeypatch.setattr(stream, "isatty", lambda: True)
+    chime("run", "delete", "made", code=2)
+    assert "--force" in chime.err
+    assert keys_left() != []
 
 
 def test_export_config(chime, uploaded, made_run, folder):
