@@ -326,6 +326,11 @@ def test_a_refused_key_pauses_the_run(chime: CommandLine, there: There, endpoint
     assert f"chime run resume {RUN}" in last
     assert "Traceback" not in err
     assert there.kinds().count("noted") == 1
+    events = there.length()
+    _, err = chime("run", "resume", RUN, "--base-url", "http://me:secret@127.0.0.1:1/v1", code=2)
+    assert "base_url holds a user or password" in err
+    assert "secret" not in err
+    assert there.length() == events, "no password comes into the log"
     endpoint.left, endpoint.key = 1_000_000, "other"
     chime.environment["OTHER_KEY"] = "other"
     chime("run", "resume", RUN, "--in-process", "--api-key-env", "OTHER_KEY")

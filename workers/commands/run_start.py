@@ -1,13 +1,14 @@
 """`chime run start|resume`: a run and all the processes it needs, from one command."""
 
 import getpass
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import click
+import msgspec
 from msgspec import Struct
 
 from events.errors import BadInput
@@ -17,11 +18,13 @@ from infra import environments
 from infra.clock import SystemClock
 from infra.environments.limits import Limits
 from infra.model_list import owner_of
+from infra.openai_client import Clients
 from infra.ownership import assert_sole_owner
 from infra.rehearsal import LABEL, OWNER
 from runtime.errors import RunStopped
 from runtime.gate import FAULTS
-from runtime.ports import Environment, EventLog
+from runtime.ports import Environment, EventLog, Role
+from runtime.settings import EndpointSettings
 from workers.conductor import Control
 from workers.configuration import ROLES
 from workers.connections import Server, connections
@@ -175,6 +178,7 @@ async def _expected(invocation: Invocation, choice: Choice) -> tuple[Beginning, 
         environment = environments.load(choice.environment, invocation.home(), environ=invocation.environment)
         stack.push_async_callback(environment.aclose)
         made = await beginning(invocation.configuration, choice, environment, None)
+        await _assert_usable(map(invocation.configuration.endpoint, ROLES), invocation)
         return made, expected(made, invocation.configuration)
 
 
@@ -276,6 +280,7 @@ async def _begun(invocation: Invocation, there: Server, run: RunId, choice: Choi
         choice.environment, invocation.home(), limits=Limits(max_hosts=1), environ=invocation.environment
     )
     try:
+        await _assert_usable(map(configuration.endpoint, ROLES), invocation)
         if await owner_of(configuration.endpoint("planner"), invocation.environment) == OWNER:
             choice = replace(choice, labels=(*choice.labels, LABEL))
         made = await beginning(configuration, choice, cast("Environment", loaded), there)
@@ -293,6 +298,18 @@ async def _begun(invocation: Invocation, there: Server, run: RunId, choice: Choi
         + (", frozen" if choice.frozen else "")
         + (f"  [{', '.join(choice.labels)}]" if choice.labels else "")
     )
+
+
+async def _assert_usable(endpoints: Iterable[EndpointSettings], invocation: Invocation) -> None:
+    """No request is made: an address that holds a password must not come into a log.
+
+    Raises:
+        BadInput: an address or a key that no request can be made with.
+    """
+    async with AsyncExitStack() as stack:
+        clients = Clients(invocation.environment, SystemClock(), stack)
+        for endpoint in endpoints:
+            clients.of(endpoint)
 
 
 async def _resumed(invocation: Invocation, there: Server, run: RunId) -> None:
@@ -319,5 +336,6 @@ async def _tell_operational(invocation: Invocation, log: EventLog, header: RunSt
     """Addresses, time-outs, slots and limits, where they differ from those that the run has."""
     there = await operational_of(log, header)
     now = resumed_operational(invocation.resolved, there)
+    await _assert_usable(msgspec.convert(now["endpoints"], dict[Role, EndpointSettings]).values(), invocation)
     if now != there:
         await tell(log, Noted(topic=OPERATIONAL, facts=now))

@@ -71,6 +71,20 @@ def test_reading_from_a_home_that_cannot_be_one(chime, folder, monkeypatch, comm
         assert why in only_line(chime)
 
 
+@pytest.mark.parametrize("more", [(), ("--dry-run",)])
+@pytest.mark.parametrize("role", ["models", "roles.gate"])
+def test_an_endpoint_whose_address_holds_a_password(chime, more, role):
+    """It is refused before anything is begun, for any role, and by a dry run alike."""
+    chime("run", "start", "toy", "--model", "m", "--base-url", "http://127.0.0.1:1/v1",
+          "-s", f"{role}.base_url=http://me:secret@127.0.0.1:1/v1", *more, code=2)  # fmt: skip
+    # Before it a real start says what the server does not promise.
+    assert chime.err.splitlines()[-1] == (
+        "chime: base_url holds a user or password; put the key into the variable that api_key_env names"
+    )
+    assert "secret" not in chime.err
+    assert chime.json("run", "list")["data"] == []
+
+
 def test_a_prompt_that_cannot_be_read(chime):
     """The file is named once."""
     from_a_model = ("--model", "m", "--base-url", "http://127.0.0.1:1/v1", "--dry-run")
