@@ -179,6 +179,6 @@ async def _seeds(
     there = (await recorded_head(log)).started.embedder.fingerprint
     if there != fingerprint:
         raise BadInput(f"the bank of run {name} was embedded with {there}, this run embeds with {fingerprint}")
-    version = version_at(at or None, await newest_version(log))
+    version = version_at(at or None, await newest_version(log), f"--seed-bank {wanted}")
     banks = await banks_at(log, version)
     return SeedBank(run=log.run, version=version, digest=banks.digest()), seed_items(banks, log.run)

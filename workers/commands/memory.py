@@ -1,11 +1,13 @@
 """`chime memory`: the banks at any version, rebuilt from the log."""
 
+from dataclasses import dataclass
+
 import click
 from msgspec.structs import replace
 
 from events.bank import Banks
 from events.errors import BadInput
-from events.ids import Stage, run_id
+from events.ids import RunId, Stage, run_id
 from events.kinds import RunStarted, SeedBank
 from events.seeding import seed_items
 from workers.changes import print_changes
@@ -169,28 +171,43 @@ def diff(invocation: Invocation, runs: tuple[str, ...], ats: tuple[str, ...]) ->
     # One --at says where to begin; of two runs, where to look at both.
     points: list[str | None] = [*ats, *([*ats, None, None] if len(runs) > 1 else [None, None])]
 
-    async def work() -> tuple[Banks, Banks]:
+    async def work() -> tuple[_Point, _Point]:
         # Both are open at once, so that the home's server is started once.
         async with opened(invocation, first) as source, opened(invocation, last) as other:
-            return await _banks(source, points[0]), await _banks(other, points[1])
+            before = _Point(run=source.log.run, banks=await _banks(source, points[0]))
+            return before, _Point(run=other.log.run, banks=await _banks(other, points[1]))
 
     before, after = run_async(work)
-    changes = difference(before, after)
-    _print_diff(invocation.output, before, after, changes)
+    _print_diff(invocation.output, before, after, difference(before.banks, after.banks))
 
 
-def _print_diff(output: Output, before: Banks, after: Banks, changes: list[ItemChange]) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Point:
+    """One side of a difference."""
+
+    run: RunId
+    banks: Banks
+
+    def facts(self) -> dict[str, object]:
+        banks = self.banks
+        return {"run": self.run, "version": banks.version, "digest": banks.digest(), "items": len(banks)}
+
+    def told(self) -> str:
+        return f"{self.run} version {self.banks.version} ({len(self.banks)} items)"
+
+
+def _print_diff(output: Output, before: _Point, after: _Point, changes: list[ItemChange]) -> None:
     counts = {kind: sum(kind in one.changes for one in changes) for kind in ("added", "text", "value", "gone")}
     output.data(
         {
-            "before": {"version": before.version, "digest": before.digest(), "items": len(before)},
-            "after": {"version": after.version, "digest": after.digest(), "items": len(after)},
+            "before": before.facts(),
+            "after": after.facts(),
             "counts": counts,
             "changes": changes,
         }
     )
     output.line(
-        f"version {before.version} ({len(before)} items) -> version {after.version} ({len(after)} items): "
+        f"{before.told()} -> {after.told()}: "
         f"{counts['added']} added, {counts['text']} merged, {counts['value']} value moved, {counts['gone']} gone"
     )
     print_changes(output, changes)

@@ -56,24 +56,30 @@ def item_row(item: Item) -> ItemRow:
     )
 
 
-def version_at(text: str | None, newest: int) -> BankVersion:
+def version_at(text: str | None, newest: int, given: str = "") -> BankVersion:
     """A version as people write it: `17`, `50%` of the newest (rounded down), or nothing for the newest.
+
+    Args:
+        text: the version.
+        newest: of the run.
+        given: what the user wrote, for a complaint; "" = `--at` and the text.
 
     Raises:
         BadInput: neither, or a version that the log does not have.
     """
     if text is None:
         return BankVersion(newest)
+    given = given or f"--at {text}"
     digits = text.removesuffix("%")
     if not digits.isascii() or not digits.isdigit():
-        raise BadInput(f"--at {text}: must be a bank version (0 to {newest}) or a percentage such as 50%")
+        raise BadInput(f"{given}: must be a bank version (0 to {newest}) or a percentage such as 50%")
     number = int(digits)
     if text.endswith("%"):
         if number > 100:
-            raise BadInput(f"--at {text}: more than 100%")
+            raise BadInput(f"{given}: more than 100%")
         return BankVersion(newest * number // 100)
     if number > newest:
-        raise BadInput(f"--at {text}: the newest bank version of this run is {newest}")
+        raise BadInput(f"{given}: the newest bank version of this run is {newest}")
     return BankVersion(number)
 
 

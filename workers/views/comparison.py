@@ -127,7 +127,8 @@ def _warnings(first: Summarizer, second: Summarizer) -> list[str]:
         if summary.not_valid:
             warnings.append(f"{summary.not_valid} episodes of run {summary.run} are left out: their environment failed")
         warnings.extend(f"run {summary.run} is labelled {label}" for label in summary.labels)
-    return warnings
+    # A run beside itself says everything twice.
+    return list(dict.fromkeys(warnings))
 
 
 def _models(run: Summarizer) -> dict[str, str]:

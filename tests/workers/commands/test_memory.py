@@ -53,6 +53,12 @@ def test_diff(chime, uploaded, made_run):
     assert data["counts"] == {"added": 1, "text": 1, "value": 1, "gone": 0}
     out = chime("memory", "diff", "made", "--at", "2", "--at", "100%")
     assert "1 gone" in out.splitlines()[0]
+    assert out.startswith("made version 2 (2 items) -> made version 6 (")
+    uploaded(made_run("other"))
+    assert chime("memory", "diff", "made", "other").startswith("made version 6 (")
+    assert " -> other version 6 (" in chime("memory", "diff", "made", "other")
+    data = chime.json("memory", "diff", "made", "other")["data"]
+    assert (data["before"]["run"], data["after"]["run"]) == ("made", "other")
     assert chime.json("memory", "diff", "made", "made")["data"]["changes"] == []
     chime("memory", "diff", "made", code=2)
 

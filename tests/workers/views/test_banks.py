@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 from events.errors import BadInput
@@ -68,5 +70,7 @@ def test_versions_by_number_and_percent(text, version):
 @pytest.mark.parametrize("text", ["51", "101%", "-1", "x", "", "%", "1.5", "²"])
 def test_versions_that_are_none(text):
     """What is no version, or beyond the newest, is refused with what would be one."""
-    with pytest.raises(BadInput, match="--at"):
+    with pytest.raises(BadInput, match=f"^--at {re.escape(text)}: "):
         version_at(text, 50)
+    with pytest.raises(BadInput, match=f"^--seed-bank r@{re.escape(text)}: "):
+        version_at(text, 50, f"--seed-bank r@{text}")

@@ -34,6 +34,14 @@ def test_what_makes_it_doubtful(made_run):
     assert any("run b is not finished" in one for one in warnings)
 
 
+def test_a_run_beside_itself(made_run):
+    """What makes a run doubtful is said once where it is both sides."""
+    made = made_run("a", labels=("rehearsal",))
+    made.events.pop()
+    warnings = compare(summarizer(made), summarizer(made)).warnings
+    assert len(warnings) == len(set(warnings)) == 2
+
+
 def test_nothing_in_common(made_run):
     """Runs without a common task cannot be compared."""
     first, second = made_run("a"), made_run("b")
