@@ -1,34 +1,33 @@
 """The demo: three arms over the same real tasks, played by the rehearsal model, with real workers and a real server."""
 
 import time
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain, zip_longest
+from typing import Any
 
 import anyio
 import msgspec
 from msgspec import Struct
 
-from events.bank import Banks
+from events.codec import decode
 from events.errors import BadInput, UnknownName
-from events.ids import RunId, run_id
-from events.kinds import Operated
+from events.ids import Label, RunId, Stage, episode_of, run_id
+from events.kinds import Diagnosed, Executed, Operated, Planned, Scored
 from events.verify import Verifier
 from infra import environments
 from infra.clock import SystemClock
 from infra.environments.answers import answer_key
 from infra.environments.install import installed
-from infra.local_queue import LocalQueue
 from infra.rehearsal import LABEL, MODEL
 from infra.rehearsal.key import AnswerKey, KeyTask
 from infra.rehearsal.planting import RehearsalSettings
 from infra.rehearsal.server import rehearsal_server
 from runtime.ports import Environment, EventLog
 from runtime.statistics import Interval, mcnemar, paired, paired_difference, wilson
-from workers.conductor import Conductor
 from workers.configuration import Configuration
 from workers.connections import START, Server, connections
 from workers.coordinator import RunView
@@ -58,14 +57,16 @@ _FAMILY = 4
 
 
 class Arm(Struct, frozen=True, kw_only=True):
-    """One arm over the tasks that all arms have."""
+    """One arm over the tasks that all arms have, whatever it has played beside them."""
 
     arm: str
     run: str
     n: int
     successes: int
     score: Interval
+    #: live items once the last of these tasks was folded
     banks: dict[str, int]
+    #: of the episodes of these tasks
     calls: int
     labels: dict[str, int]
 
@@ -271,8 +272,7 @@ async def _compared(
         arms.append(
             Arm(
                 arm=arm, run=run, n=len(shared), successes=wins, score=wilson(wins, len(shared)),
-                banks={str(stage): size for stage, size in one.banks.sizes().items()}, calls=one.calls,
-                labels=one.labels,
+                **one.facts(shared),
             )
         )  # fmt: skip
     differences = []
@@ -304,11 +304,27 @@ async def _compared(
 class _Seen:
     """One arm's log, read and decided again."""
 
+    #: task -> s_t
     scores: dict[str, bool]
-    banks: Banks
-    calls: int
-    labels: dict[str, int]
+    #: of one epoch, in order
+    tasks: Sequence[str]
+    #: live items by version, from version 0
+    sizes: Sequence[dict[Stage, int]]
+    #: t -> calls of its stages
+    calls: Mapping[int, int]
+    #: t -> a_t, where the gate has judged
+    labels: Mapping[int, Label]
     verifier: Verifier
+
+    def facts(self, shared: Collection[str]) -> dict[str, Any]:
+        """Banks, calls and labels of the arm, over its episodes of the tasks `shared`."""
+        episodes = [t for t, task in enumerate(self.tasks) if task in shared]
+        labels = Counter(self.labels[t] for t in episodes if t in self.labels)
+        return {
+            "banks": self.sizes[min(episodes[-1] + 1, len(self.sizes) - 1)],
+            "calls": sum(self.calls.get(t, 0) for t in episodes),
+            "labels": dict(sorted(labels.items())),
+        }
 
     def rebuilt(self, run: RunId) -> Rebuilt:
         report = self.verifier.done()
@@ -319,18 +335,34 @@ class _Seen:
 
 async def _verified(log: EventLog) -> _Seen:
     verifier = Verifier()
-    conductor = Conductor(log, LocalQueue())
+    scores: dict[int, bool] = {}
+    calls: Counter[int] = Counter()
+    labels: dict[int, Label] = {}
+    sizes = [verifier.state.banks.sizes()]
     async for page in log.pages(START):
         for recorded in page:
             verifier.feed(recorded)
-            conductor.see(recorded)
+            if recorded.kind == "folded":
+                sizes.append(verifier.state.banks.sizes())
+            if recorded.kind not in ("planned", "executed", "scored", "diagnosed"):
+                continue
+            t = episode_of(recorded.stream)
+            match decode(recorded):
+                case Scored() as scored if t is not None and scored.valid:
+                    scores[t] = scored.success
+                case Planned() | Executed() | Diagnosed() as event if t is not None:
+                    calls[t] += event.usage.calls
+                    if isinstance(event, Diagnosed) and event.degraded is None:
+                        labels[t] = event.label
+                case _:
+                    pass
     tasks = verifier.state.tasks
-    told = conductor.progress
     return _Seen(
-        scores={tasks[t % len(tasks)]: success for t, success in told.scores.items()},
-        banks=verifier.state.banks,
-        calls=told.calls,
-        labels=dict(sorted(told.labels.items())),
+        scores={tasks[t]: success for t, success in scores.items()},
+        tasks=tasks,
+        sizes=sizes,
+        calls=calls,
+        labels=labels,
         verifier=verifier,
     )
 

@@ -10,12 +10,18 @@ from typing import Any
 import anyio
 import pytest
 
-from events.ids import Position
+from events.codec import decode, decode_as, draft
+from events.ids import BankVersion, Position, episode_of
+from events.kinds import Diagnosed
 from events.verify import verify
 from infra.clock import SystemClock
+from infra.list_log import ListLog
 from infra.redis_client import connected
 from infra.redis_log import RedisLogStore
 from infra.redis_server import embedded_server
+from runtime.ports import Origin
+from workers.demo import _verified
+from workers.sources import banks_at
 
 ROOT = Path(__file__).parents[2]
 
@@ -78,3 +84,22 @@ def test_stops_when_the_time_is_over(home: Path):
     assert 0 < data["episodes_per_arm"] < 72
     assert {one["n"] for one in data["arms"]} == {data["episodes_per_arm"]}
     assert len(data["rebuilt"]) == 3
+
+
+async def test_an_arm_counts_the_tasks_that_all_have(made_run):
+    """Labels, calls and banks stand for the tasks that are compared, not for what an arm has played beside them."""
+    made = made_run()
+    log = ListLog(made.run, SystemClock())
+    for one in made.events:
+        await log.append(one.stream, one.version, [draft(decode(one))], Origin(cause=one.cause))
+    seen = await _verified(log)
+    diagnosed = [decode_as(one, Diagnosed) for one in made.events if one.kind == "diagnosed"]
+    for n in (2, 4, 6):
+        facts = seen.facts({f"task-{t}" for t in range(n)})
+        assert facts["banks"] == (await banks_at(log, BankVersion(n))).sizes()
+        assert sum(facts["labels"].values()) == sum(one.degraded is None for one in diagnosed[:n])
+        assert facts["calls"] == sum(
+            decode(one).usage.calls
+            for one in made.events
+            if one.kind in ("planned", "executed", "diagnosed") and episode_of(one.stream) < n
+        )
