@@ -91,7 +91,12 @@ def _packages() -> Row:
 def _configuration(resolved: Resolved) -> Row:
     given = sum(origin.kind != "default" for origin in resolved.origins.values())
     where = str(resolved.file) if resolved.file else "no chime.toml here (chime init writes one)"
-    return Row(check="configuration", status="ok", detail=f"{where}; {given} settings are not the default")
+    return Row(check="configuration", status="ok", detail=f"{where}; {_counted(given, 'setting')} not the default")
+
+
+def _counted(number: int, noun: str) -> str:
+    """`1 setting is`, `2 settings are`."""
+    return f"{number} {noun} is" if number == 1 else f"{number} {noun}s are"
 
 
 def _home(home: Path) -> Row:
@@ -166,9 +171,11 @@ async def _leftovers(url: str, prefix: str, store: RedisLogStore) -> Row:
     async with RqQueue(url, prefix) as queue:
         found = await queue.orphans({row.run for row in runs if row.status not in FINISHED}, dry_run=True)
     if found:
-        detail = f"{len(found.jobs)} jobs and {len(found.workers)} workers in the queues belong to nobody"
+        jobs, workers = len(found.jobs), len(found.workers)
+        named = f"{jobs} job{'s' * (jobs != 1)} and {workers} worker{'s' * (workers != 1)}"
+        detail = f"{named} in the queues that belong to nobody"
         return Row(check="queue keys", status="warn", detail=detail, fix="chime ops orphans")
-    return Row(check="queue keys", status="ok", detail=f"{len(runs)} runs, nothing of others")
+    return Row(check="queue keys", status="ok", detail=f"{len(runs)} run{'s' * (len(runs) != 1)}, nothing of others")
 
 
 def _rq() -> Row:

@@ -64,6 +64,14 @@ def test_nothing_is_made(tmp_path):
     assert [row.check for row in rows.values() if row.status != "ok" and not row.fix] == []
 
 
+@pytest.mark.parametrize(("given", "said"), [(0, "0 settings are"), (1, "1 setting is"), (2, "2 settings are")])
+def test_settings_that_are_given_are_counted(tmp_path, given, said):
+    """One setting is, several are not the default."""
+    named = {"home": ("--home", str(tmp_path)), "run.slots": ("--slots", 3)}
+    rows = rows_of(tmp_path, **dict(list(named.items())[:given]))
+    assert rows["configuration"].detail.endswith(f"; {said} not the default")
+
+
 def test_a_server_of_yours(tmp_path, redis_server, redis_prefix):
     """A foreign server is named with its version, and warned about where it may lose what it acknowledged."""
     rows = rows_of(tmp_path, {"CHIME_REDIS_URL": redis_server.url, "CHIME_REDIS_PREFIX": redis_prefix})
@@ -89,7 +97,7 @@ def test_jobs_of_runs_that_are_gone(tmp_path, redis_server, redis_prefix):
     rows = rows_of(tmp_path, {"CHIME_REDIS_URL": redis_server.url, "CHIME_REDIS_PREFIX": redis_prefix})
     anyio.run(clear)
     assert (rows["queue keys"].status, rows["queue keys"].fix) == ("warn", "chime ops orphans")
-    assert rows["queue keys"].detail.startswith("1 jobs and 0 workers")
+    assert rows["queue keys"].detail.startswith("1 job and 0 workers")
 
 
 def test_a_server_that_is_not_there(tmp_path):

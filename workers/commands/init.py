@@ -1,5 +1,7 @@
 """`chime init`."""
 
+import errno
+
 import click
 
 from events.errors import BadInput
@@ -7,6 +9,9 @@ from workers import paths
 from workers.invocation import Invocation, chime_command
 from workers.layers import FILE
 from workers.template import template
+
+#: a disk with no room is no mistake of the user's
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 @chime_command(short_help="Write a commented chime.toml into this folder.")
@@ -22,5 +27,12 @@ def init(invocation: Invocation, force: bool, file: str) -> None:
         if path.is_dir():
             raise BadInput(f"{file} is a folder; name a file") from error
         raise BadInput(f"{file} exists; --force replaces it") from error
+    except OSError as error:
+        if error.errno in _FULL:
+            raise
+        if path.is_dir():
+            raise BadInput(f"{file} is a folder; name a file") from error
+        advice = "go to a folder you can write, or name a file in one with -o"
+        raise BadInput(f"{file} cannot be written ({error.strerror}); {advice}") from error
     invocation.output.data({"file": str(path)})
     invocation.output.line(f"wrote {file}; next: chime doctor, chime demo")

@@ -176,4 +176,9 @@ def test_output_that_cannot_be_written(chime, uploaded, made_run, folder):
     assert only_line(chime) == "chime: there: this is a folder, not a file"
     chime("init", "-o", "there", code=2)
     assert only_line(chime) == "chime: there is a folder; name a file"
+    chime("init", "--force", "-o", "there", code=2)
+    assert only_line(chime) == "chime: there is a folder; name a file"
+    chime("init", "-o", "/proc/chime.toml", code=2)
+    assert only_line(chime).startswith("chime: /proc/chime.toml cannot be written (")
+    assert only_line(chime).endswith("; go to a folder you can write, or name a file in one with -o")
     assert sorted(path.name for path in Path.cwd().iterdir()) == ["there"]
