@@ -146,7 +146,7 @@ async def test_transfer_of_a_transfer_keeps_the_origin(world: Any, playing: Any)
     there = world()
     await there.play("one", playing.configured(), limit=6)
     await there.play("two", playing.configured(), limit=4, seed_bank="one@100%")
-    with pytest.raises(BadInput, match="^--seed-bank two@999: the newest bank version of this run is 4"):
+    with pytest.raises(BadInput, match=r"^--seed-bank two@999: the newest bank version of this run is 4"):
         await there.head(playing.configured(), limit=4, seed_bank="two@999")
     made = await there.head(playing.configured(), limit=4, seed_bank="two")
     origins = {item.id.split(".")[0] for event in made.head.seeded for item in event.items}
