@@ -1,5 +1,6 @@
 """The demo from the command line: three arms, their banks rebuilt, and a time limit that is kept."""
 
+import io
 import json
 import os
 import subprocess
@@ -20,7 +21,10 @@ from infra.redis_client import connected
 from infra.redis_log import RedisLogStore
 from infra.redis_server import embedded_server
 from runtime.ports import Origin
-from workers.demo import _verified
+from runtime.statistics import wilson
+from workers.commands.demo import _print
+from workers.demo import Arm, Demonstration, _verified
+from workers.output import Output
 from workers.sources import banks_at
 
 ROOT = Path(__file__).parents[2]
@@ -84,6 +88,23 @@ def test_stops_when_the_time_is_over(home: Path):
     assert 0 < data["episodes_per_arm"] < 72
     assert {one["n"] for one in data["arms"]} == {data["episodes_per_arm"]}
     assert len(data["rebuilt"]) == 3
+
+
+@pytest.mark.parametrize(("episodes", "named"), [(1, 0), (6, 5), (50, 7)])
+def test_the_episode_to_look_at_is_one_there_is(episodes: int, named: int):
+    """What the demo proposes next names an episode that was played."""
+    arms = [
+        Arm(arm=arm, run=arm, n=episodes, successes=0, score=wilson(0, episodes), calls=0, labels={},
+            banks={"planning": 0, "execution": 0})
+        for arm in ("credit", "outcome", "frozen")
+    ]  # fmt: skip
+    shown = Demonstration(
+        environment="toy", environment_version="1", labels=[], bank="replica", embedder="hash", differences=[],
+        episodes_per_arm=episodes, stopped_after_s=None, arms=arms, rebuilt=[],
+    )  # fmt: skip
+    out = io.StringIO()
+    _print(Output(out=out), shown)
+    assert f"chime episode show credit {named} " in out.getvalue()
 
 
 async def test_an_arm_counts_the_tasks_that_all_have(made_run):

@@ -91,7 +91,7 @@ def _print(output: Output, shown: Demonstration) -> None:
     steps = (
         (f"chime memory list {run} --at 50%", "the banks half way"),
         (f"chime memory diff {run} --at 50% --at 100%", "what changed since"),
-        (f"chime episode show {run} 7", "one episode, stage by stage"),
+        (f"chime episode show {run} {min(7, shown.episodes_per_arm - 1)}", "one episode, stage by stage"),
         (f"chime run compare {shown.arms[1].run} {run}", "which tasks flipped"),
         ("chime init", "a configuration for your own model"),
     )
