@@ -32,6 +32,8 @@ def rows(scale: Scale) -> Iterator[Row]:
     with tempfile.TemporaryDirectory(prefix="cb") as home, server() as there:
         anyio.run(restored, there.url, REAL, episodes)
         environment = {**os.environ, "CHIME_HOME": home, "CHIME_REDIS_URL": there.url}
+        # As installed: modules are compiled once, not in every process.
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
         found: dict[str, list[Sample]] = {}
         for at in range(scale.repeats + 1):
             _round(found if at else {}, environment, Path(home))

@@ -62,15 +62,16 @@ if ARGV[4] ~= '' then
 end
 
 local last_kind
+local places = {}
 for i = known + 1, count do
   local a, version = HEAD + (i - 1) * WIDTH, first + i - 1
   head = head + 1
   last_kind = ARGV[a + 1]
   redis.call('XADD', log, head .. '-0', 'kind', last_kind, 'stream', stream, 'version', version, 'schema', ARGV[a + 2],
     'at', ARGV[a + 3], 'cause', ARGV[a + 4], 'attempt', ARGV[a + 5], 'sha', ARGV[a + 6], 'data', ARGV[a + 7])
-  redis.call('HSET', index, stream .. '/' .. version, head)
+  places[#places + 1], places[#places + 2] = stream .. '/' .. version, head
   answer[#answer + 1] = head
 end
 answer[2] = count - known
-redis.call('HSET', index, stream, (first + count - 1) .. ' ' .. last_kind, '@head', head)
+redis.call('HSET', index, stream, (first + count - 1) .. ' ' .. last_kind, '@head', head, unpack(places))
 return answer
