@@ -133,7 +133,7 @@ class FreeEngine(Engine):
     pause: Pause | None = None
 
     @override
-    def _model(self, models: Mapping[str, Any], endpoints: Mapping[str, Any]) -> ChatModel:
+    def _model(self, models: Mapping[str, Any], operational: Mapping[str, Any]) -> ChatModel:
         names: dict[Role, str] = dict.fromkeys(("planner", "executor", "gate"), "free")
         return RecordedCalls(FreeModel(self.pause), self._there.calls, self._there.blobs, self._clock, names)
 

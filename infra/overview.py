@@ -1,6 +1,5 @@
 """Many runs at a glance: one script a run, many runs a round trip, and no large event on the way."""
 
-import re
 from collections.abc import Callable, Mapping
 from importlib.resources import files
 from typing import Any
@@ -10,16 +9,12 @@ from redis.exceptions import RedisError
 
 from events.ids import Position, RunId
 from events.log import Recorded
+from infra.redis_client import without_script
 from runtime.ports import LogOverview
 
 _OVERVIEW = (files("infra") / "overview.lua").read_text()
 #: runs in one round trip: their answers are in memory together
 _RUNS = 100
-#: what Redis and Valkey put around the error of a command inside a script
-_SCRIPT = re.compile(
-    r"(?:ERR )?Error running script \(call to f_[0-9a-f]{40}\): |@?user_script: ?\d+: "
-    r"|\.? script: [0-9a-f]{40}, on @user_script: ?\d+\.?"
-)
 
 
 async def overviews(
@@ -47,8 +42,7 @@ async def overviews(
 
 def _overview(run: RunId, reply: Any, recorded: Callable[[RunId, Any], Recorded]) -> LogOverview:
     if isinstance(reply, RedisError):
-        # A reply names the script by its hash and line, which says nothing to a reader.
-        said = _SCRIPT.sub("", str(reply))
+        said = without_script(str(reply))
         wrong_type = "a key of ours holds another type; is the prefix used by something else?"
         return LogOverview(run=run, damage=f"its keys cannot be read: {wrong_type if 'WRONGTYPE' in said else said}")
     head, (first_kind, first_at), (last, last_at), own, folded, folds, episodes, *scored = reply

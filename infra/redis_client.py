@@ -164,7 +164,20 @@ def our_errors(where: str) -> Iterator[None]:
         raise StoreAway(f"Redis at {where}: {error}") from error
 
 
+#: what Redis and Valkey put around the error of a command inside a script
+_SCRIPT = re.compile(
+    r"(?:ERR )?Error running script \(call to f_[0-9a-f]{40}\): |@?user_script: ?\d+: "
+    r"|\.? script: [0-9a-f]{40}, on @user_script: ?\d+\.?"
+)
+
+
+def without_script(message: str) -> str:
+    """A server's error without hash and line of the script that it came from, which say nothing to a reader."""
+    return _SCRIPT.sub("", message)
+
+
 def _of_response(where: str, message: str) -> ChimeError:
+    message = without_script(message)
     if "WRONGTYPE" in message:
         return WrongType(f"a key of ours on Redis at {where} holds another type; is the prefix used by something else?")
     if message.startswith(("OOM", "MISCONF")) or "maxmemory" in message or "No space left" in message:

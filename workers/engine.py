@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import anyio
 import msgspec
@@ -164,7 +164,7 @@ class Engine:
         context = replace(
             known.context,
             settings=_settings(config.limits, operational),
-            model=self._model(config.models, operational["endpoints"]),
+            model=self._model(config.models, operational),
         )
         return replace(known, context=context, told=len(said), cancelled=_cancelled(said))
 
@@ -174,7 +174,7 @@ class Engine:
         header = await banks.header()
         config = header.config
         policy, embedder = served(header)
-        environment = await self.environment(config.environment["name"])
+        environment = await self.environment(named(config.environment, "name", "environment"))
         description = await environment.describe()
         said = await log.read_stream(RUN_STREAM)
         operational = operational_in(said, header)
@@ -184,15 +184,15 @@ class Engine:
             settings=_settings(config.limits, operational),
             parameters=policy.parameters,
             prompts=await stored_prompts(blobs, run, header.prompts),
-            planner=planners.load(config.agent["planner"]),
-            reflection=reflections.load(config.agent["reflection"]),
+            planner=planners.load(named(config.agent, "planner")),
+            reflection=reflections.load(named(config.agent, "reflection")),
             evaluator=Evaluator(
                 name=description.evaluator or description.env,
                 version=description.evaluator_version or description.version,
             ),
             log=log,
             blobs=blobs,
-            model=self._model(config.models, operational["endpoints"]),
+            model=self._model(config.models, operational),
             embedder=embedder,
             banks=banks,
             environment=environment,
@@ -202,9 +202,14 @@ class Engine:
             context=context, header=header, told=told, cancelled=_cancelled(said), config_hash=_config_hash(config)
         )
 
-    def _model(self, models: Mapping[str, Any], endpoints: Mapping[str, Any]) -> ChatModel:
-        asked = msgspec.convert(models, dict[Role, ModelSettings])
-        where = msgspec.convert(endpoints, dict[Role, EndpointSettings])
+    def _model(self, models: Mapping[str, Any], operational: Mapping[str, Any]) -> ChatModel:
+        try:
+            asked = msgspec.convert(models, dict[Role, ModelSettings])
+            where = msgspec.convert(operational.get("endpoints", {}), dict[Role, EndpointSettings])
+        except msgspec.ValidationError as error:
+            raise BadInput(f"the header's models or endpoints cannot be read: {error}") from error
+        if missing := [role for role in get_args(Role) if role not in asked or role not in where]:
+            raise BadInput(f"the header names no model or endpoint for the {missing[0]}")
         names: dict[Role, str] = {role: one.model for role, one in asked.items()}
         model = OpenAIModel(asked, where, self._clients, self._clock)
         return RecordedCalls(model, self._there.calls, self._there.blobs, self._clock, names)
@@ -232,12 +237,24 @@ def served(header: RunStarted) -> tuple[Policy, Embedder]:
         BadInput: another version of the fold or policy, or vectors of another embedder.
         UnknownName: no such policy or embedder here.
     """
-    name = header.config.agent["embedder"]
+    name = named(header.config.agent, "embedder")
     embedder = embedders.load(name)
     if embedder.identity != header.embedder:
         there, here = header.embedder.fingerprint, embedder.identity.fingerprint
         raise BadInput(f"the run embeds with {there}, {name} here is {here}")
     return policies.of_run(header.config), embedder
+
+
+def named(section: Mapping[str, Any], key: str, what: str = "") -> str:
+    """What a header's section says under `key`: the name of a part that the run is played with.
+
+    Raises:
+        BadInput: no name stands there.
+    """
+    name = section.get(key)
+    if not isinstance(name, str) or not name:
+        raise BadInput(f"the run's header names no {what or key}: it was made by hand, or by other code")
+    return name
 
 
 async def listed_tasks(environment: Environment, chosen: Mapping[str, Any], ids: tuple[str, ...]) -> list[Task]:

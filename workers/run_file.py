@@ -25,7 +25,7 @@ def run_file(header: RunStarted) -> str:
         "episode": _known(EpisodeSettings.__struct_fields__, config.limits),
     }
     if isinstance(config.agent.get("embedder"), str):
-        sections["embedder"] = {"name": config.agent["embedder"]}
+        sections["embedder"] = {"name": config.agent.get("embedder", "")}
     if config.protocol.get("name") in get_args(Protocol):
         sections["run"]["protocol"] = config.protocol["name"]
     endpoints: Mapping[str, Any] = config.operational.get("endpoints", {})

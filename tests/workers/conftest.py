@@ -263,7 +263,7 @@ class _Engine(Engine):
     def ask(self, model: ChatModel) -> None:
         self._asked = RecordedCalls(model, self._there.calls, self._there.blobs, self._clock)
 
-    def _model(self, models: Mapping[str, Any], endpoints: Mapping[str, Any]) -> ChatModel:
+    def _model(self, models: Mapping[str, Any], operational: Mapping[str, Any]) -> ChatModel:
         return self._asked
 
 

@@ -94,7 +94,7 @@ async def test_lines_of_an_episode_name_its_configuration(world: Any, playing: A
     assert found[0] != found[1]
 
 
-@pytest.mark.parametrize("what", ["fold", "embedder", "environment", "tasks"])
+@pytest.mark.parametrize("what", ["fold", "embedder", "environment", "tasks", "nameless", "unnamed"])
 async def test_runs_that_it_cannot_serve(world: Any, playing: Any, what: str):
     """A run of other code, another embedder, an environment or task that is not here, is left to others, untouched."""
     there = world()
@@ -104,6 +104,8 @@ async def test_runs_that_it_cannot_serve(world: Any, playing: Any, what: str):
         "fold": replace(started, config=replace(config, fold_version=99)),
         "embedder": replace(started, embedder=replace(started.embedder, fingerprint="another")),
         "environment": replace(started, config=replace(config, environment={**config.environment, "name": "none"})),
+        "nameless": replace(started, config=replace(config, agent={})),
+        "unnamed": replace(started, config=replace(config, environment={})),
         "tasks": replace(started, tasks=["gone", "warehouse-frozen-0"]),
     }[what]
     log = there.log("r")

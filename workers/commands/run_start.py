@@ -29,7 +29,7 @@ from workers.conductor import Control
 from workers.configuration import ROLES
 from workers.connections import Server, connections
 from workers.driving import Hands, Interrupted, drive, hands, interruptible, log_lines
-from workers.engine import OPERATIONAL, operational_of, served
+from workers.engine import OPERATIONAL, named, operational_of, served
 from workers.expectation import Expectation, expected
 from workers.header import begin, recorded_head
 from workers.invocation import Invocation, chime_command, run_async
@@ -325,7 +325,7 @@ async def _resumed(invocation: Invocation, there: Server, run: RunId) -> None:
         raise BadInput(f"a run goes on as it was started, {run} cannot change: {'; '.join(different)}")
     served(header)
     await there.store.take_up(log.run)
-    name = header.config.environment["name"]
+    name = named(header.config.environment, "name", "environment")
     environments.load(name, invocation.home(), environ=invocation.environment)  # raises where it is not installed
     await _tell_operational(invocation, log, header)
     await tell(log, Operated(action="resume", target=run, author=getpass.getuser(), reason="chime run resume"))
