@@ -29,7 +29,7 @@ from infra.failures import keep
 from infra.redis_client import our_errors, redacted
 from infra.rq_claims import HOST_NAME, Claims, TakenJob
 from infra.rq_keys import job_named, rq_connection, rq_queue
-from infra.rq_leftovers import sweep
+from infra.rq_leftovers import remove_dead_workers, sweep
 from infra.telemetry import about_job
 from runtime.errors import NotServed
 from runtime.ports import Job, JobKind
@@ -301,6 +301,8 @@ class HostWorker(SimpleWorker):
     def _unregister(self) -> None:
         try:
             self._claims.end()
+            # Those that died beside us too: we may be the last one who looks.
+            remove_dead_workers(self._queue, self._prefix)
             self.register_death()  # type: ignore[no-untyped-call]  # rq leaves it untyped
             self.connection.delete(self.key)
         finally:

@@ -238,6 +238,16 @@ async def test_stopping_finishes_what_runs_and_takes_no_more(queue: RqQueue, job
     assert await queue.depths() == {"act": 1, "diagnose": 0}
 
 
+async def test_the_last_one_out_clears_the_dead_away(job_server: str, prefix: str, plain: Redis) -> None:
+    """A worker that ends takes the records of those that were killed with it."""
+    connection = rq_connection(job_server, prefix)
+    dead = SimpleWorker([rq_queue("act", connection)], name=f"{HOST_NAME}dead", connection=connection)
+    dead.register_birth()
+    await host(job_server, prefix, Bodies()).serve(burst=True)
+    assert keys(plain, prefix) == []
+    connection.close()
+
+
 @pytest.mark.parametrize("how", ["grace is over", "second stop", "cancelled from outside"])
 async def test_what_does_not_finish_is_handed_back(
     queue: RqQueue, job_server: str, prefix: str, plain: Redis, how: str

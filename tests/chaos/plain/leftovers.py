@@ -30,6 +30,17 @@ def of_jobs(troupe: Troupe) -> None:
     until(lambda: not [key for key in _keys(troupe) if f"-{RUN}-" in key], f"jobs are cleared away: {_keys(troupe)}")
 
 
+def of_claims(troupe: Troupe) -> None:
+    """Whoever was killed a moment ago counts as dead: its claims are gone, so that the others clear it away."""
+    until(
+        lambda: all(_lives(key) for key in troupe.keys() if key.startswith(f"{PREFIX}:workers:host-")), "claims expire"
+    )
+
+
+def _lives(key: str) -> bool:
+    return Path(f"/proc/{key.rsplit('-', 2)[1]}").exists()
+
+
 def _keys(troupe: Troupe) -> dict[str, int]:
     keys = {key: ttl for key, ttl in troupe.keys().items() if not key.startswith(f"{PREFIX}:{{{RUN}}}:")}
     return {key: ttl for key, ttl in keys.items() if key not in _LISTS and not 0 <= ttl <= _EXPIRES_S}
