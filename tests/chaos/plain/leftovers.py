@@ -32,9 +32,11 @@ def of_jobs(troupe: Troupe) -> None:
 
 def of_claims(troupe: Troupe) -> None:
     """Whoever was killed a moment ago counts as dead: its claims are gone, so that the others clear it away."""
-    until(
-        lambda: all(_lives(key) for key in troupe.keys() if key.startswith(f"{PREFIX}:workers:host-")), "claims expire"
-    )
+    until(lambda: all(map(_lives, _claims(troupe))), "the claims of the dead expire")
+
+
+def _claims(troupe: Troupe) -> list[str]:
+    return [key for key, _ in troupe.keys().items() if key.startswith(f"{PREFIX}:workers:host-")]
 
 
 def _lives(key: str) -> bool:
