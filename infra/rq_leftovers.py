@@ -4,7 +4,6 @@ rq's own sweep of popped jobs leaves a key behind for every job it meets between
 for minutes; nothing here waits for it.
 """
 
-import re
 from collections.abc import Collection, Iterable
 from typing import cast
 
@@ -14,17 +13,12 @@ from rq.defaults import RQ_KEY_PREFIX
 from rq.executions import ExecutionRegistry
 from rq.job import Job as RqJob
 from rq.registry import FailedJobRegistry, clean_registries
-from rq.worker_registration import REDIS_WORKER_KEYS, WORKERS_BY_QUEUE_KEY, clean_worker_registry
+from rq.worker_registration import REDIS_WORKER_KEYS, WORKERS_BY_QUEUE_KEY
 
 from events.ids import RunId
 from infra.rq_claims import BEGUN, claims_key, drain_key
 from infra.rq_keys import job_part, run_of
 from infra.rq_standing import held, standing, worker_name
-
-
-def of_run(run: RunId) -> re.Pattern[str]:
-    """What matches the ids of the run's jobs, whole."""
-    return re.compile(rf"(act|diagnose)-{re.escape(run)}-(0|[1-9][0-9]*)-([1-9][0-9]*)")
 
 
 def everywhere(queue: Queue) -> set[str]:
@@ -103,7 +97,6 @@ def sweep(queue: Queue, prefix: str) -> None:
     What an ordinary worker had begun goes to rq's failed ones, where it expires; the rest is removed.
     """
     clean_registries(queue)
-    clean_worker_registry(queue)
     remove_dead_workers(queue, prefix)
     found = standing(queue)
     ours = found.popped | {id_ for id_, entry in found.executions if entry == id_ + BEGUN}
@@ -112,12 +105,11 @@ def sweep(queue: Queue, prefix: str) -> None:
 
 def scattered(connection: Redis, run: RunId) -> set[str]:
     """Ids of the run's jobs in any key of rq, found by looking at every key of the server."""
-    mine = of_run(run)
     return {
         part
         for key in connection.scan_iter(match=f"{RQ_KEY_PREFIX}:*-{run}-*", count=1000)
         for part in key.decode().split(":")
-        if mine.fullmatch(part)
+        if run_of(part) == run
     }
 
 

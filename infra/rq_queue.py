@@ -21,7 +21,6 @@ from infra.rq_leftovers import (
     dead_workers,
     everywhere,
     listed,
-    of_run,
     remove,
     remove_dead_workers,
     remove_empty,
@@ -213,11 +212,12 @@ class RqQueue:
         return None
 
     def _tidy(self, run: RunId) -> int:
-        mine, still = of_run(run), 0
+        still = 0
         # In no list: what a coordinator was killed over while it enqueued it.
         anywhere = scattered(self._connection, run)
         for kind, queue in self._queues.items():
-            ids = {id_ for id_ in anywhere if id_.startswith(f"{kind}-")} | set(filter(mine.fullmatch, listed(queue)))
+            ids = {id_ for id_ in anywhere if id_.startswith(f"{kind}-")}
+            ids |= {id_ for id_ in listed(queue) if run_of(id_) == run}
             still += len(remove_unheld(queue, self._prefix, ids))
             remove_dead_workers(queue, self._prefix)
             remove_empty(queue)
@@ -238,10 +238,9 @@ class RqQueue:
         return Orphans(jobs=sorted(jobs), workers=sorted(workers))
 
     def _forget(self, run: RunId, dry_run: bool) -> int:
-        mine = of_run(run)
         ids = scattered(self._connection, run)
         for queue in self._queues.values():
-            ids |= set(filter(mine.fullmatch, listed(queue)))
+            ids |= {id_ for id_ in listed(queue) if run_of(id_) == run}
         if not dry_run:
             for queue in self._queues.values():
                 remove(queue, ids)
