@@ -10,6 +10,7 @@ from events.ids import RunId
 from events.kinds import Folded, RunStarted, TasksListed
 from runtime.ports import LogOverview
 from runtime.statistics import Interval, wilson
+from workers.views.heading import heading
 from workers.views.standing import Standing
 
 #: status of a run whose log cannot be read
@@ -78,25 +79,14 @@ def _row(seen: LogOverview) -> RunRow:
         standing = standing.after(event)
         if isinstance(event, TasksListed):
             tasks.extend(event.tasks)
-    config, seed = header.config, header.seed_bank
-    preparatory = set(config.preparatory)
+    preparatory = set(header.config.preparatory)
     outcomes = [one for t, one in seen.scores.items() if not preparatory or tasks[t % len(tasks)] not in preparatory]
     scored, successes = sum(one is not None for one in outcomes), sum(one is True for one in outcomes)
     return RunRow(
         run=seen.run,
         status=standing.status,
         reason=standing.reason,
-        labels=list(config.labels),
-        environment=str(config.environment.get("name", "")),
-        policy=config.policy.name,
-        frozen=config.frozen,
-        lag=config.lag,
-        concurrency=config.concurrency,
-        epochs=config.epochs,
-        embedder=header.embedder.fingerprint,
-        models={role: str(model.get("model", "")) for role, model in config.models.items()},
-        seed_bank={"run": seed.run, "version": seed.version, "digest": seed.digest} if seed else None,
-        episodes_total=header.tasks_total * config.epochs,
+        **heading(header),
         episodes=seen.episodes,
         scored=scored,
         not_valid=len(outcomes) - scored,

@@ -30,6 +30,7 @@ from events.operations import Inserted, Merged, Pruned
 from runtime.ports import EventLog, Role
 from runtime.statistics import Interval, wilson
 from workers.configuration import Price
+from workers.views.heading import heading
 from workers.views.standing import Standing
 
 #: the kinds a summary reads
@@ -241,22 +242,11 @@ class Summarizer:
         header, config = self.header, self.header.config
         assert self._run is not None  # noqa: S101 - the header was fed
         outcomes = [one for scores in self.task_scores().values() for one in scores]
-        seed = header.seed_bank
         return Summary(
             run=self._run,
             status=self.standing.status,
             reason=self.standing.reason,
-            labels=list(config.labels),
-            environment=str(config.environment.get("name", "")),
-            policy=config.policy.name,
-            frozen=config.frozen,
-            lag=config.lag,
-            concurrency=config.concurrency,
-            epochs=config.epochs,
-            embedder=header.embedder.fingerprint,
-            models={role: str(model.get("model", "")) for role, model in config.models.items()},
-            seed_bank={"run": seed.run, "version": seed.version, "digest": seed.digest} if seed else None,
-            episodes_total=header.tasks_total * config.epochs,
+            **heading(header),
             episodes=len(self._begun),
             scored=len(outcomes),
             not_valid=sum(self.task(t) not in self._preparatory for t in self.not_valid),
