@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import Protocol, TextIO
 from uuid import uuid4
 
 import anyio
@@ -78,7 +78,7 @@ async def hands(
             engine(there, home, environment, clock, doing.hosts) as working,
             _alone(there, working, doing.slots) as queue,
         ):
-            yield grounded(there, queue, queue, clock, doing.marks, by_force=True)
+            yield grounded(there, queue, clock, doing.marks, by_force=True)
         return
     shared = ["--home", str(home), "--slots", str(doing.slots), "-s", f"redis.prefix={there.prefix}"]
     if not there.embedded:
@@ -87,7 +87,7 @@ async def hands(
     children = [Child(kind="act", arguments=[*shared, "--hosts", str(doing.hosts)])] * doing.processes
     children.append(Child(kind="diagnose", arguments=shared))
     async with RqQueue(there.url, there.prefix) as rq, workers(children, environment, log):
-        yield grounded(there, rq, rq, clock, doing.marks)
+        yield grounded(there, rq, clock, doing.marks)
 
 
 @asynccontextmanager
@@ -110,14 +110,18 @@ async def _alone(there: Server, working: Engine, slots: int) -> AsyncIterator[Lo
             tasks.cancel_scope.cancel()
 
 
+class CountedQueue(JobQueue, Depths, Protocol):
+    """A queue that says how many jobs wait in it."""
+
+
 def grounded(
-    there: Server, queue: JobQueue, depths: Depths, clock: Clock, marks: IntakeSettings, *, by_force: bool = False
+    there: Server, queue: CountedQueue, clock: Clock, marks: IntakeSettings, *, by_force: bool = False
 ) -> Ground:
     """What the coordinators of this process stand on."""
     return Ground(
         queue=queue,
         leases=there.leases,
-        intake=there.intake(depths, marks),
+        intake=there.intake(queue, marks),
         failures=there.failures,
         clock=clock,
         holder=f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}",

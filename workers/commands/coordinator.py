@@ -40,7 +40,7 @@ def coordinator(invocation: Invocation) -> None:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_until_signal, tasks.cancel_scope)
                 async with RqQueue(there.url, there.prefix) as queue:
-                    await Coordinator(there.store, grounded(there, queue, queue, clock, settings.intake)).serve()
+                    await Coordinator(there.store, grounded(there, queue, clock, settings.intake)).serve()
 
     run_async(serve)
 
