@@ -99,7 +99,7 @@ class FsspecStorage:
                 return ask()
             except FileNotFoundError:
                 raise
-            except Exception as error:
+            except Exception as error:  # the border to a storage's own library: each has errors of its own
                 raise ArchiveAway(self._url, f"{type(error).__name__}: {error}") from error
 
         found: T = await anyio.to_thread.run_sync(asked)
