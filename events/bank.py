@@ -193,16 +193,15 @@ class Banks(Struct, frozen=True, kw_only=True, eq=False):
         return [self.shelf(item.bank).experiences.vector(row) for row in item.experience_rows]
 
 
-def seed(banks: Banks, seeds: Iterable[SeededItem]) -> Banks:
-    """`banks` at version 0 with the seed bank's items.
+def stored(banks: Banks, kept: Iterable[SeededItem]) -> Banks:
+    """`banks` with the items `kept`, as they stand there.
 
     Raises:
         NotAUnitVector: a vector that is none.
-        FoldMismatch: ids doubled or out of order.
     """
-    added: list[Item] = []
+    added: dict[MemoryId, Item | None] = {}
     shelves = {stage: banks.shelf(stage) for stage in STAGES}
-    for one in seeds:
+    for one in kept:
         shelf = shelves[one.bank]
         scenarios, row = shelf.scenarios.appended(one.scenario_vector, one.id)
         experiences, rows = shelf.experiences, list[int]()
@@ -210,29 +209,46 @@ def seed(banks: Banks, seeds: Iterable[SeededItem]) -> Banks:
             experiences, at = experiences.appended(vector, one.id)
             rows.append(at)
         shelves[one.bank] = Shelf(scenarios, experiences)
-        added.append(
-            Item(
-                id=one.id,
-                bank=one.bank,
-                scenario=one.scenario,
-                experience=one.experience,
-                bullets=one.bullets,
-                scenario_row=row,
-                experience_rows=tuple(rows),
-                delta_sum=one.delta_sum,
-                n=one.n,
-                sources=tuple(one.sources),
-                seeded_sources=len(one.sources),
-                inserted_at=_SEED_VERSION,
-                changed_at=_SEED_VERSION,
-                order=memory_order(one.id),
-            )
+        added[one.id] = Item(
+            id=one.id,
+            bank=one.bank,
+            scenario=one.scenario,
+            experience=one.experience,
+            bullets=one.bullets,
+            scenario_row=row,
+            experience_rows=tuple(rows),
+            delta_sum=one.delta_sum,
+            n=one.n,
+            sources=tuple(one.sources),
+            seeded_sources=one.seeded_sources,
+            inserted_at=BankVersion(one.inserted_at),
+            changed_at=BankVersion(one.changed_at),
+            order=memory_order(one.id),
         )
-    orders = [*([item.order for item in banks][-1:]), *(item.order for item in added)]
+    return Banks(
+        version=banks.version,
+        items=banks.items.updated(added),
+        planning=shelves["planning"],
+        execution=shelves["execution"],
+    )
+
+
+def seed(banks: Banks, seeds: Iterable[SeededItem]) -> Banks:
+    """`banks` at version 0 with the seed bank's items.
+
+    Raises:
+        NotAUnitVector: a vector that is none.
+        FoldMismatch: ids doubled or out of order.
+    """
+    added = [
+        replace(one, seeded_sources=len(one.sources), inserted_at=_SEED_VERSION, changed_at=_SEED_VERSION)
+        for one in seeds
+    ]
+    seeded = stored(banks, added)
+    orders = [*([item.order for item in banks][-1:]), *(memory_order(one.id) for one in added)]
     if any(a >= b for a, b in pairwise(orders)):
-        raise FoldMismatch("seeded", "order of ids", [item.id for item in added], "ascending, each once")
-    items = banks.items.updated({item.id: item for item in added})
-    return Banks(items=items, planning=shelves["planning"], execution=shelves["execution"])
+        raise FoldMismatch("seeded", "order of ids", [one.id for one in added], "ascending, each once")
+    return seeded
 
 
 def evolve(banks: Banks, diagnosed: Diagnosed | None, operations: Sequence[Operation]) -> Banks:

@@ -4,17 +4,16 @@ Derived from the log and never an input of it: a reader that cannot use one fold
 """
 
 from collections import Counter
-from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from events.bank import Banks, Item, Shelf
+from events.bank import Banks, Item, stored
 from events.codec import DEEPEST, canonical, decode
 from events.errors import FoldMismatch, UnreadableEvent
 from events.fold import State
-from events.ids import STAGES, BankVersion, MemoryId, Position, RunId, episode_of, memory_order
+from events.ids import BankVersion, Position, RunId, episode_of
 from events.kinds import Abandoned, AnyEvent, Diagnosed, Executed, Planned, RunStarted, Scored, SeededItem
 from events.log import Recorded
 
@@ -174,7 +173,7 @@ def read(data: bytes, where: str) -> Checkpoint:
         one = msgspec.json.decode(data, type=_Written)
     except (ValueError, RecursionError) as error:
         raise UnreadableEvent(where, str(error)) from error
-    banks = _banks(one.bank_version, one.items)
+    banks = stored(Banks(version=one.bank_version), one.items)
     if (digest := banks.digest()) != one.digest:
         raise FoldMismatch(f"{where}, bank version {one.bank_version}", "digest", one.digest, digest)
     state = State(
@@ -186,38 +185,3 @@ def read(data: bytes, where: str) -> Checkpoint:
         position=one.position,
     )
     return Checkpoint(state=state, tally=one.tally)
-
-
-def _banks(version: BankVersion, items: Iterable[SeededItem]) -> Banks:
-    shelves = {stage: Shelf() for stage in STAGES}
-    live: dict[MemoryId, Item | None] = {}
-    for one in items:
-        shelf = shelves[one.bank]
-        scenarios, row = shelf.scenarios.appended(one.scenario_vector, one.id)
-        experiences, rows = shelf.experiences, list[int]()
-        for vector in one.experience_vectors:
-            experiences, at = experiences.appended(vector, one.id)
-            rows.append(at)
-        shelves[one.bank] = Shelf(scenarios, experiences)
-        live[one.id] = Item(
-            id=one.id,
-            bank=one.bank,
-            scenario=one.scenario,
-            experience=one.experience,
-            bullets=one.bullets,
-            scenario_row=row,
-            experience_rows=tuple(rows),
-            delta_sum=one.delta_sum,
-            n=one.n,
-            sources=tuple(one.sources),
-            seeded_sources=one.seeded_sources,
-            inserted_at=BankVersion(one.inserted_at),
-            changed_at=BankVersion(one.changed_at),
-            order=memory_order(one.id),
-        )
-    return Banks(
-        version=version,
-        items=Banks().items.updated(live),
-        planning=shelves["planning"],
-        execution=shelves["execution"],
-    )
