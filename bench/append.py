@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
+from functools import partial
 from itertools import count
 from typing import cast
 
@@ -47,14 +48,17 @@ def _row(there: Server, runner: asyncio.Runner, kib: int, at_once: int, number: 
     try:
         checked, bare = _ways(redis, kib)
         subjects = [
-            Subject(what=what, run=lambda put=put: runner.run(_put(put, at_once, number)), operations=number,
-                    pids=[there.pid])
+            Subject(what=what, run=partial(_in_turn, runner, put, at_once, number), operations=number, pids=[there.pid])
             for what, put in (("checked append", checked), ("bare XADD", bare))
         ]  # fmt: skip
         found = rounds(subjects, repeats)
         return compared("append", found, "checked append", "bare XADD", at_most=GOAL, remark="client and server")
     finally:
         runner.run(stack.aclose())
+
+
+def _in_turn(runner: asyncio.Runner, put: Put, at_once: int, number: int) -> None:
+    runner.run(_put(put, at_once, number))
 
 
 def _ways(redis: Redis, kib: int) -> tuple[Put, Put]:

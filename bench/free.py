@@ -205,7 +205,7 @@ async def _free_engine(
 
 def freed(made: type[Engine] = FreeEngine) -> None:
     """Let every engine of this process be a free one: for a process that does nothing else."""
-    driving.engine = jobs.engine = partial(_free_engine, made=made)  # type: ignore[assignment]
+    driving.engine = jobs.engine = partial(_free_engine, made=made)  # type: ignore[attr-defined]
 
 
 def configuration(concurrency: int = 16, epochs: int = 1) -> Configuration:
@@ -243,7 +243,7 @@ async def played(there: Server, home: Path, runs: Sequence[RunId], slots: int = 
 async def queued(there: Server, runs: Sequence[RunId]) -> None:
     """`runs` from where they are to their end, by workers that run already; this process coordinates."""
     async with RqQueue(there.url, there.prefix) as rq:
-        await drive(there, grounded(there, rq, rq, SystemClock(), IntakeSettings()), runs, _unseen)
+        await drive(there, grounded(there, rq, SystemClock(), IntakeSettings()), runs, _unseen)
 
 
 def _unseen(run: RunId, view: RunView) -> None:

@@ -128,7 +128,10 @@ async def _serve(url: str, home: Path, episodes: int, runs: int) -> None:
     async with served(url, home) as there:
         log = await stands_at(there, home, episodes)
         await _others(there, home, runs - 1)
-        async with driving.engine(there, home, {}, clock, AT_ONCE) as engine, anyio.create_task_group() as tasks:
+        async with (
+            driving.engine(there, home, {}, clock, AT_ONCE) as engine,  # type: ignore[attr-defined]
+            anyio.create_task_group() as tasks,
+        ):
 
             async def advance(job: Job) -> None:
                 if job.kind == "act":
@@ -136,7 +139,7 @@ async def _serve(url: str, home: Path, episodes: int, runs: int) -> None:
                 await engine.advance(job)
 
             tasks.start_soon(queue.serve, advance, _SLOTS)
-            ground = grounded(there, queue, queue, clock, IntakeSettings(), by_force=True)
+            ground = grounded(there, queue, clock, IntakeSettings(), by_force=True)
             tasks.start_soon(Coordinator(there.store, ground).serve)
             while asked := await to_thread.run_sync(sys.stdin.readline):
                 turns.give(int(asked))

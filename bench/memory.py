@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TextIO
 
@@ -38,7 +39,7 @@ def rows(scale: Scale) -> Iterator[Row]:
         configure(log, json=True, level="info", service="run")
         forked = _over(scale, lambda: _held(Path(folder), log, FORKS if scale.share >= 1 else 1, forks=True))
         for many in sorted({AT_ONCE[0], scale.of(AT_ONCE[1], AT_ONCE[0])}):
-            figure = _over(scale, lambda many=many: _held(Path(folder), log, many, forks=False))
+            figure = _over(scale, partial(_held, Path(folder), log, many, forks=False))
             yield Row(
                 group="memory", what=f"one of {many} at once in one worker", beside="rq fork worker", figure=figure,
                 unit="MiB", goal=f"<= {GOAL_MIB:g} MiB", met=figure.median <= GOAL_MIB,

@@ -263,11 +263,14 @@ def test_a_rolling_restart_fails_no_episode(chime: CommandLine, there: There, en
     """All workers are drained in the middle of episodes and replaced: no attempt is lost, the banks are as ever."""
     process = chime.begin(*start(endpoint))
     until(lambda: there.length() > 8)
-    with redis.Redis.from_url(there.url) as client:
+    with redis.Redis.from_url(there.url, decode_responses=True) as client:
         # An act worker alone gets so far; only those that serve are drained.
         until(lambda: len(client.keys(f"{there.prefix}:workers:*")) == 2)
-    endpoint.held = True
-    chime("ops", "drain", "--all", "--reason", "new code")
+        endpoint.held = True
+        serving = client.keys(f"{there.prefix}:workers:*")
+        chime("ops", "drain", "--all", "--reason", "new code")
+        # Workers hear of it with their next beat; a run that has ended by then restarts nobody.
+        until(lambda: all(client.hget(worker, "state") != "serving" for worker in serving))
     endpoint.held = False
     _, err = chime.ended(process)
     assert err.count('"worker_restarted"') == 2
