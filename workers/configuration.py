@@ -130,11 +130,25 @@ class EmbedderSettings(Struct, frozen=True, kw_only=True):
     name: str = "hash"
 
 
+Store = Literal["replica", "weaviate"]
+
+
 class BankSettings(Struct, frozen=True, kw_only=True):
     """Where workers recall from."""
 
-    #: `replica`: exact, in each process
-    store: str = "replica"
+    #: `replica`: in each process; `weaviate`: one server for all. Either gives the same candidates
+    store: Store = "replica"
+
+
+class WeaviateSettings(Struct, frozen=True, kw_only=True):
+    """Where this process finds the Weaviate server of runs whose bank is there."""
+
+    #: http:// or https://; "" = the server of the home, started when needed
+    url: str = ""
+    #: `host:port`, or `https://host:port`; "" = the host of `url`, port 50051
+    grpc_url: str = ""
+    #: name of the variable that holds the key
+    api_key_env: str = "CHIME_WEAVIATE_API_KEY"
 
 
 class Configuration(Struct, frozen=True, kw_only=True):
@@ -153,6 +167,7 @@ class Configuration(Struct, frozen=True, kw_only=True):
     episode: EpisodeSettings = EpisodeSettings()
     embedder: EmbedderSettings = EmbedderSettings()
     bank: BankSettings = BankSettings()
+    weaviate: WeaviateSettings = WeaviateSettings()
     intake: IntakeSettings = IntakeSettings()
 
     def role(self, role: Role) -> dict[str, Any]:
@@ -224,6 +239,7 @@ def check(configuration: Configuration) -> None:
     if policy.name not in policies.names():
         raise BadInput(f"policy.name: no policy {policy.name!r}; there is {', '.join(policies.names())}")
     _check_address(configuration.redis.url)
+    _check_weaviate(configuration.weaviate)
     for section in ("models", *(f"roles.{role}" for role in ROLES)):
         _check_model(section, _section(configuration, section))
     for model, price in configuration.prices.items():
@@ -242,6 +258,29 @@ def _check_address(url: str) -> None:
         raise BadInput(f"redis.url: is no address: {str(error)[:1].lower()}{str(error)[1:]}") from error
     if scheme not in ("redis", "rediss", "unix"):
         raise BadInput("redis.url: must begin with redis://, rediss:// or unix://")
+
+
+def _check_weaviate(given: WeaviateSettings) -> None:
+    # An address may hold a password by mistake, so it is not repeated.
+    _check_variable("weaviate", given.api_key_env)
+    if given.grpc_url and not given.url:
+        raise BadInput("weaviate.grpc_url: belongs to a server of yours; name that one with weaviate.url")
+    for name, url, schemes, form in (
+        ("url", given.url, ("http", "https"), "http://host:port or https://host:port"),
+        ("grpc_url", given.grpc_url, ("https", ""), "host:port or https://host:port"),
+    ):
+        if not url:
+            continue
+        try:
+            parts = urlsplit(url if "://" in url else f"//{url}")
+            # Reading the port checks it.
+            fits = parts.scheme in schemes and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+        except ValueError as error:
+            raise BadInput(f"weaviate.{name}: is no address; it must be {form}") from error
+        if not fits or parts.path.strip("/") or parts.query or parts.fragment or (not parts.scheme and not parts.port):
+            raise BadInput(f"weaviate.{name}: is no address; it must be {form}")
+        if "@" in parts.netloc:
+            raise BadInput(f"weaviate.{name}: holds a user or password; the key stands in {given.api_key_env}")
 
 
 def _section(configuration: Configuration, name: str) -> dict[str, Any]:
@@ -263,7 +302,10 @@ def _check_model(section: str, given: Mapping[str, Any]) -> None:
     ):
         if not fits:
             raise BadInput(f"{section}.{name}: is out of its range; it must be {range_}")
-    variable = given.get("api_key_env", "")
+    _check_variable(section, given.get("api_key_env", ""))
+
+
+def _check_variable(section: str, variable: str) -> None:
     if variable and (not _VARIABLE.fullmatch(variable) or variable.startswith(("sk-", "sk_"))):
         # The value may be a key by mistake, so it is not repeated.
         raise BadInput(

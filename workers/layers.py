@@ -18,13 +18,13 @@ from msgspec import Struct
 from events.errors import BadInput, UnknownName
 from events.parameters import Parameters
 from workers import paths
-from workers.configuration import ROLES, Configuration, ModelDefaults, PolicySettings, Price, check
+from workers.configuration import ROLES, Configuration, ModelDefaults, PolicySettings, Price, WeaviateSettings, check
 from workers.presets import PRESETS
 
 FILE = "chime.toml"
 
 #: variables that are read beside the settings' own
-SPECIAL_VARIABLES = ("CHIME_CONFIG", "CHIME_PRESET", "CHIME_DEBUG")
+SPECIAL_VARIABLES = ("CHIME_CONFIG", "CHIME_PRESET", "CHIME_DEBUG", WeaviateSettings().api_key_env)
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,7 @@ SECTIONS: Mapping[str, str] = {
     "episode": "The limits of one episode.",
     "embedder": "What texts are compared with; thresholds belong to an embedder and do not travel.",
     "bank": "Where workers recall from.",
+    "weaviate": "The server of runs whose bank is in Weaviate; where it is belongs to each process.",
     "intake": "Where a coordinator stops beginning episodes, until there is room again.",
 }
 
@@ -105,7 +106,10 @@ MEANINGS: Mapping[str, str] = {
     "episode.trajectory_chars": "how much of the trajectory the gate sees, characters: head and tail",
     "episode.environment_attempts": "attempts from reset, after the environment crashed",
     "embedder.name": "hash (lexical, no download), sentence-transformers, openai",
-    "bank.store": "replica (exact, in each process)",
+    "bank.store": "replica (in each process) or weaviate (one server for all); either gives the same candidates",
+    "weaviate.url": 'http:// or https://; "" = a server of this home, started when needed',
+    "weaviate.grpc_url": 'host:port or https://host:port; "" = the same host, port 50051',
+    "weaviate.api_key_env": "NAME of the variable that holds the key; the key itself never stands here",
     "intake.memory": "share of the server's maxmemory in use at which no new episode is begun",
     "intake.disk_mib": "free space of the home's disk, MiB, below which no new episode is begun",
     "intake.queue": "jobs waiting in one queue at which no new episode is begun",

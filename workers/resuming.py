@@ -1,10 +1,11 @@
-"""What may differ when a run goes on: addresses, time-outs, slots and limits. Everything else is the header's."""
+"""What may differ when a run goes on: addresses, time-outs, slots, limits, the bank's store; the rest may not."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from events.kinds import RunStarted
 from runtime.settings import EndpointSettings, ModelSettings
+from workers.bank_store import named_store
 from workers.configuration import ROLES
 from workers.layers import Resolved
 
@@ -26,6 +27,8 @@ def resumed_operational(resolved: Resolved, there: Mapping[str, Any]) -> dict[st
     now = {**there, "endpoints": endpoints}
     if _given(resolved, "run.slots", _GIVEN):
         now["slots"] = configuration.run.slots
+    if _given(resolved, "bank.store", _GIVEN) and configuration.bank.store != named_store(there):
+        now["bank"] = {"store": configuration.bank.store}
     limits = {
         name: getattr(configuration.episode, name) for name in LIMITS if _given(resolved, f"episode.{name}", _GIVEN)
     }

@@ -6,6 +6,7 @@ from typing import Any, get_args
 from events.kinds import RunStarted
 from runtime.protocol import Protocol
 from runtime.settings import EpisodeSettings
+from workers.bank_store import named_store
 from workers.configuration import ROLES, ModelDefaults
 from workers.layers import defaults
 from workers.template import toml_value
@@ -26,6 +27,7 @@ def run_file(header: RunStarted) -> str:
     }
     if isinstance(config.agent.get("embedder"), str):
         sections["embedder"] = {"name": config.agent.get("embedder", "")}
+    sections["bank"] = {"store": named_store(config.operational)}
     if config.protocol.get("name") in get_args(Protocol):
         sections["run"]["protocol"] = config.protocol["name"]
     endpoints: Mapping[str, Any] = config.operational.get("endpoints", {})

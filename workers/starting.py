@@ -144,7 +144,8 @@ def run_config(configuration: Configuration, choice: Choice, description: Descri
 def operational(configuration: Configuration) -> dict[str, Any]:
     """What may differ when a run goes on."""
     endpoints: dict[Role, Any] = {role: msgspec.to_builtins(configuration.endpoint(role)) for role in ROLES}
-    return {"endpoints": endpoints, "slots": configuration.run.slots}
+    bank = {"store": configuration.bank.store}
+    return {"endpoints": endpoints, "slots": configuration.run.slots, "bank": bank}
 
 
 async def _listed(choice: Choice, environment: Environment, description: Description) -> TaskList:

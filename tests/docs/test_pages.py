@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from workers.__main__ import chime
-from workers.layers import settings
+from workers.layers import SPECIAL_VARIABLES, settings
 
 #: a path of the tree: something/with a known ending, or a folder of ours
 _PATH = re.compile(r"(?:events|runtime|infra|workers|bench|docs|tests)/[\w./*-]*")
@@ -53,8 +53,7 @@ def test_every_command_that_is_named_exists(pages: list[Any]) -> None:
 
 def test_every_variable_that_is_named_is_read(pages: list[Any]) -> None:
     """A CHIME_ variable is a setting's own, or one of those that are read beside them."""
-    special = {"CHIME_CONFIG", "CHIME_PRESET", "CHIME_DEBUG"}
-    known = special | {"CHIME_" + name.upper().replace(".", "_") for name in settings()}
+    known = set(SPECIAL_VARIABLES) | {"CHIME_" + name.upper().replace(".", "_") for name in settings()}
     for page in pages:
         named = set(re.findall(r"\bCHIME_[A-Z_]+[A-Z]\b", page.text))
         assert (page.path.name, named - known) == (page.path.name, set())

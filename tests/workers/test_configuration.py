@@ -1,6 +1,7 @@
 import pytest
 
 from events.errors import BadInput, UnknownName
+from workers.configuration import WeaviateSettings
 from workers.layers import Flags, defaults, resolve, settings, shown, variable
 from workers.presets import MEANINGS, PRESETS, SECTIONS, meaning
 from workers.template import template
@@ -108,6 +109,15 @@ def test_missing_model_and_endpoint_say_what_to_set(tmp_path):
         ("[roles.gate]\ntemperature = 3\n", "chime.toml:2: roles.gate.temperature: is out of its range"),
         ("[prices.\"gpt-4.1\"]\ninput = 1\n", "chime.toml:2: prices.gpt-4.1: output is missing"),
         ("[prices]\nm = 1\n", "prices.m: must be a table"),
+        ("[bank]\nstore = 'redis'\n", "chime.toml:2: bank.store: 'redis' is none of replica, weaviate"),
+        ("[weaviate]\nurl = 'localhost:8080'\n", "chime.toml:2: weaviate.url: is no address; it must be http://host:port"),
+        ("[weaviate]\nurl = 'http://h:99999'\n", "chime.toml:2: weaviate.url: is no address"),
+        ("[weaviate]\nurl = 'http://h/v1'\n", "chime.toml:2: weaviate.url: is no address"),
+        ("[weaviate]\nurl = 'http://u:secret@h'\n", "chime.toml:2: weaviate.url: holds a user or password"),
+        ("[weaviate]\nurl = 'http://h'\ngrpc_url = 'h'\n", "chime.toml:3: weaviate.grpc_url: is no address; it"),
+        ("[weaviate]\nurl = 'http://h'\ngrpc_url = 'http://h:1'\n", "chime.toml:3: weaviate.grpc_url: is no address"),
+        ("[weaviate]\ngrpc_url = 'h:50051'\n", "chime.toml:2: weaviate.grpc_url: belongs to a server of yours"),
+        ("[weaviate]\napi_key_env = 'se-cret'\n", "chime.toml:2: weaviate.api_key_env: must be the name of"),
         ("preset = 'papr'\n", "unknown preset 'papr'; known: paper"),
     ],
 )  # fmt: skip
@@ -173,6 +183,20 @@ def test_a_key_in_the_place_of_its_name_is_not_repeated(tmp_path):
         resolved(tmp_path, "[models]\napi_key_env = 'sk-secret123'\n")
     assert "secret" not in str(error.value)
     assert "name of an environment variable" in str(error.value)
+
+
+def test_the_variable_with_the_key_of_weaviate_is_no_setting(tmp_path):
+    """The variable that holds the key stands beside those of the settings, and its value goes nowhere."""
+    environment = {
+        "CHIME_WEAVIATE_API_KEY": "secret",
+        "CHIME_WEAVIATE_GRPC_URL": "h:1",
+        "CHIME_WEAVIATE_URL": "http://h",
+    }
+    got = resolve(Flags(), environment, tmp_path)
+    assert got.configuration.weaviate == WeaviateSettings(url="http://h", grpc_url="h:1")
+    assert "secret" not in repr(got)
+    with pytest.raises(BadInput, match="CHIME_WEAVIATE_KEY is no setting"):
+        resolve(Flags(), {"CHIME_WEAVIATE_KEY": "secret"}, tmp_path)
 
 
 def test_the_home_is_relative_to_who_names_it(tmp_path):

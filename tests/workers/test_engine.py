@@ -160,6 +160,11 @@ def test_a_resume_changes_what_is_given(tmp_path: Path):
     assert now["endpoints"]["planner"] == {**endpoint, "api_key_env": "B"}
     assert now["endpoints"]["gate"] == {**endpoint, "api_key_env": "B", "base_url": "http://b/v1"}
     assert (now["slots"], now["limits"]) == (9, {"max_errors": 2, "max_steps": 7})
+    elsewhere = resumed_operational(resolved("bank.store=weaviate", folder=tmp_path), there)
+    assert elsewhere == {**there, "slots": 9, "bank": {"store": "weaviate"}}, "the file still says 9 slots"
+    assert resumed_operational(resolved("bank.store=replica", folder=tmp_path), elsewhere)["bank"] == {
+        "store": "replica"
+    }
 
 
 @pytest.mark.parametrize(

@@ -117,6 +117,7 @@ def _facts(one: Summary) -> dict[str, object]:
         "attribution": labels + (f"; degraded: {_counts(one.degraded)}" if one.degraded else ""),
         "banks": f"version {one.bank_version}: {one.bank_sizes['planning']} planning, "
         f"{one.bank_sizes['execution']} execution",
+        "bank store": one.bank_store + (f"; recalls: {_counts(one.recalls)}" if one.recalls else ""),
         "operations": _counts(one.operations) or "none",
         "digest": one.digest or "none yet",
         "embedder": one.embedder,

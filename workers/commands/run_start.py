@@ -58,6 +58,7 @@ _OPTIONS = (
     click.option("--slots", type=int, metavar="N", help="Episodes at once in one worker process (run.slots)."),
     click.option("--processes", type=int, default=1, show_default=True, metavar="N", help="Act worker processes."),
     click.option("--hosts", type=int, metavar="N", help="Environment processes at once (default: as many as slots)."),
+    click.option("--bank", metavar="NAME", help="Where recalls come from: replica or weaviate (bank.store)."),
     click.option("--base-url", metavar="URL", help="Endpoint of every role (models.base_url)."),
     click.option("--api-key-env", metavar="NAME", help="Variable that holds the key (models.api_key_env)."),
 )
@@ -121,7 +122,10 @@ def start(invocation: Invocation, **given: Any) -> int:
 @click.argument("run")
 @_driving
 def resume(invocation: Invocation, run: str, **given: Any) -> int:
-    """Go on with RUN where its log ends. Slots, addresses, keys, time-outs and limits may differ; nothing else may."""
+    """Go on with RUN where its log ends.
+
+    Slots, addresses, keys, time-outs, limits and the bank's store may differ; nothing else may.
+    """
     assert_sole_owner()
     return _driven(_with_flags(invocation, given), run_id(run), given, None)
 
@@ -129,6 +133,7 @@ def resume(invocation: Invocation, run: str, **given: Any) -> int:
 def _with_flags(invocation: Invocation, given: Mapping[str, Any]) -> Invocation:
     named: dict[str, tuple[str, object]] = {
         "run.slots": ("--slots", given["slots"]),
+        "bank.store": ("--bank", given["bank"]),
         "models.base_url": ("--base-url", given["base_url"]),
         "models.api_key_env": ("--api-key-env", given["api_key_env"]),
         "models.model": ("--model", given.get("model")),

@@ -17,7 +17,9 @@ from events.kinds import (
     Diagnosed,
     Executed,
     Folded,
+    Noted,
     Planned,
+    Retrieved,
     RunFinished,
     RunStarted,
     Scored,
@@ -29,6 +31,7 @@ from events.log import Recorded
 from events.operations import Inserted, Merged, Pruned
 from runtime.ports import EventLog, Role
 from runtime.statistics import Interval, wilson
+from workers.bank_store import named_store
 from workers.configuration import Price
 from workers.views.heading import heading
 from workers.views.standing import Standing
@@ -36,8 +39,8 @@ from workers.views.standing import Standing
 #: the kinds a summary reads
 SUMMARY_KINDS = frozenset(
     {
-        "run_started", "tasks_listed", "seeded", "planned", "executed", "scored", "diagnosed", "abandoned", "folded",
-        "operated", "noted", "run_finished",
+        "run_started", "tasks_listed", "seeded", "retrieved", "planned", "executed", "scored", "diagnosed", "abandoned",
+        "folded", "operated", "noted", "run_finished",
     }
 )  # fmt: skip
 
@@ -71,6 +74,10 @@ class Summary(Struct, frozen=True, kw_only=True):
     concurrency: int
     epochs: int
     embedder: str
+    #: where recalls come from: `replica` or `weaviate`
+    bank_store: str
+    #: recalls by `source`: `exact`, `weaviate`, `fallback`
+    recalls: dict[str, int]
     models: dict[str, str]
     seed_bank: dict[str, Any] | None
     #: episodes the run has in all its epochs
@@ -121,6 +128,8 @@ class Summarizer:
     _attributions: Counter[str] = field(default_factory=Counter)
     _degraded: Counter[str] = field(default_factory=Counter)
     _operations: Counter[str] = field(default_factory=Counter)
+    _recalls: Counter[str] = field(default_factory=Counter)
+    _store: str = ""
     _sizes: Counter[Stage] = field(default_factory=Counter)
     _usage: dict[Role, Usage] = field(default_factory=dict)
     _abandoned: int = 0
@@ -150,6 +159,8 @@ class Summarizer:
 
     def _see_episode(self, t: int, event: AnyEvent) -> None:
         match event:
+            case Retrieved():
+                self._recalls[event.source] += 1
             case Planned():
                 self._add("planner", event.usage)
             case Executed():
@@ -176,6 +187,9 @@ class Summarizer:
         match event:
             case RunStarted():
                 self._header, self._tasks = event, list(event.tasks)
+                self._store = named_store(event.config.operational)
+            case Noted(topic="operational"):
+                self._store = named_store(event.facts)
             case TasksListed():
                 self._tasks.extend(event.tasks)
             case Seeded():
@@ -247,6 +261,8 @@ class Summarizer:
             status=self.standing.status,
             reason=self.standing.reason,
             **heading(header),
+            bank_store=self._store,
+            recalls=dict(sorted(self._recalls.items())),
             episodes=len(self._begun),
             scored=len(outcomes),
             not_valid=sum(self.task(t) not in self._preparatory for t in self.not_valid),

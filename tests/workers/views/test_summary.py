@@ -1,4 +1,5 @@
-from events.ids import RunId
+from events.ids import RUN_STREAM, RunId
+from events.kinds import Noted
 from workers.configuration import Price
 from workers.views.summary import summarize
 
@@ -30,3 +31,13 @@ def test_an_unfinished_run_is_open(made_run):
     """A log without `run_finished` is an open run that says how far it came."""
     summary = summarize(made_run().events[:9])
     assert (summary.status, summary.episodes, summary.episodes_total, summary.bank_version) == ("open", 2, 6, 1)
+
+
+def test_the_store_is_the_last_one_named(made_run):
+    """A summary says where recalls come from now, and how many came from where."""
+    made = made_run()
+    assert (summarize(made.events).bank_store, summarize(made.events).recalls) == ("replica", {"exact": 12})
+    one = made_run()
+    one.events.pop()
+    one.add(RUN_STREAM, Noted(topic="operational", facts={"bank": {"store": "weaviate"}}))
+    assert summarize(one.events).bank_store == "weaviate"
