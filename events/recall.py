@@ -56,15 +56,18 @@ def recall(banks: Banks, stages: Sequence[Stage], query: Vector, parameters: Par
 def _top(banks: Banks, rows: Rows, query: npt.NDArray[np.float64], parameters: Parameters) -> list[tuple[Item, int]]:
     """Every item of the bank that can be among the top N: ties at the cut are all there."""
     dots = rows.dots(query)
-    # The least integer dot with dot / 2^48 >= floor.
-    least = -(-parameters.floor.numerator * DOT_ONE // parameters.floor.denominator)
-    above = np.flatnonzero(dots >= least)
+    above = np.flatnonzero(dots >= least_dot(parameters))
     if above.size > parameters.top_n:
         values = dots[above]
         cut = np.partition(values, -parameters.top_n)[-parameters.top_n]
         above = above[values >= cut]
     pairs = [(banks.get(rows.owner(row)), int(dots[row])) for row in above.tolist()]
     return [(item, dot) for item, dot in pairs if item is not None]
+
+
+def least_dot(parameters: Parameters) -> int:
+    """The least integer dot with dot / 2^48 >= floor: what a candidate needs."""
+    return -(-parameters.floor.numerator * DOT_ONE // parameters.floor.denominator)
 
 
 def rank(found: Sequence[tuple[Item, int]], parameters: Parameters) -> list[Candidate]:

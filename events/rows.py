@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
+from typing_extensions import override
 
 from events.errors import NotAUnitVector
 from events.ids import MemoryId
@@ -98,6 +99,41 @@ class _Store:
         return branch
 
 
+class _Hashes(_Store):
+    """Rows of which nothing is kept but owner and hash: for banks that are read, not searched."""
+
+    __slots__ = ()
+
+    @override
+    def append(self, raw: bytes, owner: MemoryId) -> None:
+        self._hashes[self.length] = hashlib.sha256(raw).hexdigest()
+        self.owners.append(owner)
+
+    @override
+    def build(self) -> None:
+        raise LookupError("a light bank keeps no vectors")
+
+    @override
+    def raw(self, row: int) -> bytes:
+        raise LookupError(f"row {row}: a light bank keeps no vectors")
+
+    @override
+    def only(self, rows: Sequence[int]) -> "_Hashes":
+        return self.of(self, rows)
+
+    @override
+    def branch(self, length: int) -> "_Hashes":
+        return self.of(self, range(length))
+
+    @classmethod
+    def of(cls, store: _Store, rows: Sequence[int]) -> "_Hashes":
+        """Owners and hashes of those rows alone."""
+        found = cls(store.dimension)
+        found.owners = [store.owners[row] for row in rows]
+        found._hashes = {at: store.sha256(row) for at, row in enumerate(rows)}
+        return found
+
+
 class Rows(Struct, frozen=True, eq=False):
     """The first `length` rows of a store, less the dead ones."""
 
@@ -140,6 +176,8 @@ class Rows(Struct, frozen=True, eq=False):
         raw = vector.q24
         unit(raw)
         store = self._store or _Store(vector.dim)
+        if not store.length and not store.dimension:
+            store.dimension = vector.dim
         if store.dimension != vector.dim:
             raise NotAUnitVector(f"a vector of {vector.dim} dimensions in a bank of {store.dimension}")
         if store.length != self.length:
@@ -153,6 +191,14 @@ class Rows(Struct, frozen=True, eq=False):
         dead = self._dead if self._fallen and self._fallen == len(self._dead) else self._dead[: self._fallen]
         dead.extend(rows)
         return Rows(self._store, self.length, dead, len(dead))
+
+    def light(self) -> "Rows":
+        """These rows without their vectors: what is appended to them later is hashed and forgotten too.
+
+        Looking for a vector in them is a LookupError, or finds nothing where there is none yet.
+        """
+        store = _Hashes.of(self._store, range(self.length)) if self._store is not None else _Hashes(0)
+        return Rows(store, self.length, self._dead[: self._fallen], self._fallen)
 
     def compacted(self) -> tuple["Rows", dict[int, int]]:
         """The live rows alone, in their order, and old number -> new number."""

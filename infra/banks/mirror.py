@@ -40,8 +40,8 @@ class Mirror:
         """Write what it is told. Ends when cancelled only; a write under way is finished by the server's own task."""
         raise NotImplementedError
 
-    def begin(self, window: Window) -> None:
-        """The projector has its header: these are the versions that somebody may read. Again after a reset."""
+    def begin(self, window: Window, dimension: int) -> None:
+        """The projector has its header: these are the versions that somebody may read, of vectors of that dimension."""
         raise NotImplementedError
 
     def folded(self, banks: Banks, operations: Sequence[Operation], basis: Basis | None) -> None:
