@@ -1,4 +1,6 @@
-"""Real servers for tests: Redis and Valkey on unix sockets, one of each per process; a key prefix for each test."""
+"""Real servers for tests: Redis and Valkey on unix sockets, one of each per process; a key prefix for each test; one
+Weaviate for all processes of a session.
+"""
 
 import os
 import re
@@ -18,8 +20,11 @@ from uuid import uuid4
 import hiredis
 import pytest
 import redis
+from weaviate_servers import ROOT, Guard, OwnWeaviate
 
 from infra.redis_server import wheel_binary
+from infra.weaviate_address import WeaviateAddress
+from infra.weaviate_finding import ways
 
 
 @dataclass(frozen=True)
@@ -249,8 +254,60 @@ def lossy_proxy(each_redis_server: Server, _folder: Path) -> Iterator[LossyProxy
     proxy.close()
 
 
+#: the tests that need a Weaviate server are left out where somebody asks for that, and only there
+_NO_WEAVIATE = os.environ.get("CHIME_TEST_WEAVIATE", "") == "off"
+_LEFT_OUT = "left out, as CHIME_TEST_WEAVIATE=off asks"
+
+
+@pytest.fixture(scope="session")
+def weaviate_tools() -> Path:
+    """The folder with the Weaviate program, which `make weaviate` puts there; a home needs it as its `tools`."""
+    if _NO_WEAVIATE:
+        pytest.skip(_LEFT_OUT)
+    tools = Path(os.environ.get("CHIME_HOME") or ROOT / ".chime").absolute() / "tools"
+    found = ways(tools)
+    if not any(way.open for way in found if way.name in ("PATH", "tool cache", "docker")):
+        # Building takes longer than a test may.
+        pytest.fail("no Weaviate server: `make weaviate` makes one, CHIME_TEST_WEAVIATE=off leaves its tests out")
+    return tools
+
+
+@pytest.fixture(scope="session")
+def _weaviate_guard() -> Iterator[Guard]:
+    guard = Guard()
+    yield guard
+    guard.close()
+
+
+@pytest.fixture(scope="session")
+def weaviate_server(
+    weaviate_tools: Path, _weaviate_guard: Guard, tmp_path_factory: pytest.TempPathFactory
+) -> WeaviateAddress:
+    """A server that all tests share, in all processes of the session: use tenants of your own, and end none of it."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    home = shared / "weaviate-home"
+    home.mkdir(exist_ok=True)
+    return _weaviate_guard.use(home, weaviate_tools)
+
+
+@pytest.fixture
+def own_weaviate_server(weaviate_tools: Path, _weaviate_guard: Guard, tmp_path: Path) -> Iterator[OwnWeaviate]:
+    """A server for one test alone, started, which it may kill, pause, wipe and start again."""
+    home = tmp_path / "weaviate-home"
+    home.mkdir()
+    _weaviate_guard.end(home)
+    server = OwnWeaviate(home, weaviate_tools)
+    server.start()
+    yield server
+    server.close()
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """What long tests have to tell: their `record_property("chaos", ...)`."""
+    """What long tests have to tell: their `record_property("chaos", ...)`; and what was left out."""
+    skipped = sum(_LEFT_OUT in str(report.longrepr) for report in terminalreporter.getreports("skipped"))
+    if skipped:
+        terminalreporter.write_line(f"{skipped} tests with a Weaviate server {_LEFT_OUT}", yellow=True)
     for outcome in ("passed", "failed"):
         for report in terminalreporter.getreports(outcome):
             for name, value in report.user_properties:

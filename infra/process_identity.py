@@ -1,0 +1,64 @@
+"""Which process a pid names: pids are used again, a pid with its start and its boot is not."""
+
+import os
+import signal
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessIdentity:
+    """One process, for as long as the machine keeps records."""
+
+    pid: int
+    #: when it began, as the system tells it: clock ticks since the boot on Linux
+    started: str
+    #: the boot that it lives in; "" where the system does not name one
+    boot: str
+
+    @property
+    def lives(self) -> bool:
+        """Whether this very process runs."""
+        return identity_of(self.pid) == self
+
+    def signal_group(self, number: signal.Signals) -> bool:
+        """Send a signal to it and all that it has started in its group; whether it was there to be sent one.
+
+        Raises:
+            PermissionError: it belongs to somebody else.
+        """
+        try:
+            group = os.getpgid(self.pid)
+            # Asked after the group: a group is not given away while the process that we know lives in it.
+            if not self.lives or group == os.getpgrp():
+                return False
+            os.killpg(group, number)
+        except ProcessLookupError:
+            return False
+        return True
+
+
+def identity_of(pid: int) -> ProcessIdentity | None:
+    """The process that has this pid now; None where there is none, or only what is left of one that has ended."""
+    if pid <= 0:
+        return None
+    try:
+        # The name in parentheses may hold anything, parentheses and spaces too.
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rsplit(")", 1)[1].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None if _BOOT.exists() else _by_ps(pid)
+    if fields[0] in "ZX":
+        return None
+    return ProcessIdentity(pid=pid, started=fields[19], boot=_BOOT.read_text().strip())
+
+
+def _by_ps(pid: int) -> ProcessIdentity | None:
+    """Where there is no /proc."""
+    asked = subprocess.run(["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)  # noqa: S603, S607 - a program that POSIX names
+    state, _, started = asked.stdout.strip().partition(" ")
+    if asked.returncode != 0 or not state or state.startswith("Z"):
+        return None
+    return ProcessIdentity(pid=pid, started=started.strip(), boot="")
