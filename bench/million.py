@@ -9,7 +9,7 @@ from pathlib import Path
 from bench.made import EPISODE_EVENTS, REAL
 from bench.measure import Row, Scale, Spread, Subject, limited, sampled
 from bench.replay import written
-from events.fold import REPLAY_KINDS, State, step
+from events.fold import REPLAY_KINDS, Replay
 from events.ids import Position
 from infra.segments import SegmentLog
 
@@ -44,14 +44,14 @@ def _replayed(path: Path, episodes: int) -> float:
     """Replay the file; how much larger the process is at its end than half way, MiB."""
 
     async def run() -> float:
-        state, half, at_half = State(), episodes // 2, 0.0
+        replay, half, at_half = Replay(), episodes // 2, 0.0
         async for page in SegmentLog(path).pages(Position(0), REPLAY_KINDS):
             for recorded in page:
-                state = step(state, recorded)
-            if not at_half and state.banks.version >= half:
+                replay.feed(recorded)
+            if not at_half and replay.banks.version >= half:
                 at_half = _resident_mib()
-        if state.banks.version != episodes:
-            raise SystemExit(f"replayed {state.banks.version} of {episodes} episodes")
+        if replay.banks.version != episodes:
+            raise SystemExit(f"replayed {replay.banks.version} of {episodes} episodes")
         return _resident_mib() - at_half
 
     with asyncio.Runner() as runner:

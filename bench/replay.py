@@ -11,8 +11,9 @@ from bench.measure import Row, Scale, Subject, rated, ratio, rounds, timing
 from bench.peer import PeerMissing, peer
 from bench.server import server
 from bench.table import OVER_OURS
+from events.bank import Banks
 from events.codec import export_line
-from events.fold import REPLAY_KINDS, State, step
+from events.fold import REPLAY_KINDS, Replay
 from events.ids import Position
 from events.log import Recorded
 from infra.clock import SystemClock
@@ -33,13 +34,13 @@ def rows(scale: Scale) -> Iterator[Row]:
     yield from replays("replay", REAL, scale.of(EPISODES, 20), scale.repeats, FROM_REDIS, FROM_FILE)
 
 
-async def replayed(log: EventLog) -> State:
-    """What the log says: read, decode, evolve; as `workers.sources.banks_at`."""
-    state = State()
+async def replayed(log: EventLog) -> Banks:
+    """The newest banks of the log: read, decode, evolve; as `workers.sources.banks_at`."""
+    replay = Replay()
     async for page in log.pages(Position(0), REPLAY_KINDS):
         for recorded in page:
-            state = step(state, recorded)
-    return state
+            replay.feed(recorded)
+    return replay.banks
 
 
 def written(path: Path, shape: Shape, episodes: int, *, repeating: bool = False) -> int:
@@ -109,9 +110,9 @@ def replays(
             )  # fmt: skip
 
 
-def _checked(state: State, episodes: int) -> None:
-    if state.banks.version != episodes:
-        raise SystemExit(f"replayed {state.banks.version} of {episodes} episodes")
+def _checked(banks: Banks, episodes: int) -> None:
+    if banks.version != episodes:
+        raise SystemExit(f"replayed {banks.version} of {episodes} episodes")
 
 
 def _peer(stack: ExitStack, name: str, path: Path, database: str, events: int) -> Subject:

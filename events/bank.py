@@ -26,7 +26,7 @@ from events.sorted_items import ById, Chunks
 from events.vectors import Vector
 
 _SEED_VERSION = BankVersion(0)
-_CONTENT = (Inserted, Merged, Discarded)
+_CONTENT = frozenset({Inserted, Merged, Discarded})
 
 
 class Item(Struct, frozen=True, kw_only=True, eq=False, gc=False):
@@ -263,8 +263,7 @@ def evolve(banks: Banks, diagnosed: Diagnosed | None, operations: Sequence[Opera
         FoldMismatch: an operation that does not fit: a sum, an absent item, an id that exists.
     """
     change = _Change(banks, diagnosed)
-    contents = [one for one in operations if isinstance(one, _CONTENT)]
-    stages = _content_stages(contents, diagnosed)
+    stages = _content_stages([one for one in operations if type(one) in _CONTENT], diagnosed)
     for operation in operations:
         match operation:
             case ValueUpdated():
@@ -284,7 +283,12 @@ def evolve(banks: Banks, diagnosed: Diagnosed | None, operations: Sequence[Opera
     return change.done()
 
 
-def _content_stages(contents: Sequence[Inserted | Merged | Discarded], diagnosed: Diagnosed | None) -> Iterator[Stage]:
+def looks_into_diagnosis(operations: Iterable[Operation]) -> bool:
+    """Whether `evolve` makes the same of these operations only when it is given the diagnosis."""
+    return any(isinstance(one, Inserted) or (isinstance(one, Merged) and one.how != "recorded") for one in operations)
+
+
+def _content_stages(contents: Sequence[Operation], diagnosed: Diagnosed | None) -> Iterator[Stage]:
     """Whose experience each content operation is about: one for each stage in L(a), planning first.
 
     Where the two banks are one, a merge names its target's birth stage, so the order tells and not `bank`.
@@ -299,6 +303,8 @@ def _content_stages(contents: Sequence[Inserted | Merged | Discarded], diagnosed
 
 class _Change:
     """One step of `evolve` under way."""
+
+    __slots__ = ("_banks", "_diagnosed", "_items", "_shelves", "_version")
 
     def __init__(self, banks: Banks, diagnosed: Diagnosed | None) -> None:
         self._banks, self._diagnosed = banks, diagnosed
@@ -384,7 +390,7 @@ class _Change:
     def _there(self, operation: ValueUpdated | Pruned | Merged | Inserted) -> Item | None:
         """The live item that `operation` names."""
         memory = operation.id
-        if memory in self._items:
+        if self._items and memory in self._items:
             return self._items[memory]
         try:
             return self._banks.items.get(memory)

@@ -1,18 +1,18 @@
 """A log folded into banks: replay as recorded, or decide again.
 
-`replay` only evolves from `folded` and costs no search; `Refold` decides again, under the recorded policy or another.
+`Replay` only evolves from `folded` and costs no search; `Refold` decides again, under the recorded policy or another.
 Neither calls a model. `events.verify` compares both with what the log says.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from events.bank import Banks, evolve, seed
+from events.bank import Banks, evolve, looks_into_diagnosis, seed
 from events.codec import decode, typed
 from events.errors import FoldMismatch, UnreadableEvent
-from events.ids import Position, RunId, episode_of
+from events.ids import BankVersion, Position, RunId, episode_of
 from events.kinds import Abandoned, AnyEvent, Diagnosed, Folded, RunStarted, Seeded, TasksListed
 from events.log import Recorded
 from events.operations import Operation
@@ -92,10 +92,7 @@ def step(state: State, recorded: Recorded, event: AnyEvent | None = None) -> Sta
             diagnosed = next_fold(state, recorded, event)
             return state.after_fold(recorded, evolve(banks, diagnosed, event.operations))
         case Diagnosed() | Abandoned():
-            t = episode_of(recorded.stream)
-            if t is None:
-                raise UnreadableEvent(recorded.id, f"{recorded.kind} belongs to an episode")
-            waiting = {**waiting, t: event if isinstance(event, Diagnosed) else None}
+            waiting = {**waiting, _ended_episode(recorded): event if isinstance(event, Diagnosed) else None}
         case RunStarted():
             if header is not None:
                 raise UnreadableEvent(recorded.id, "the log has begun already")
@@ -111,6 +108,14 @@ def step(state: State, recorded: Recorded, event: AnyEvent | None = None) -> Sta
     return State(run=run, header=header, tasks=tasks, banks=banks, waiting=waiting, position=recorded.position)
 
 
+def _ended_episode(recorded: Recorded) -> int:
+    """Raises: UnreadableEvent: it does not stand in an episode's stream."""
+    t = episode_of(recorded.stream)
+    if t is None:
+        raise UnreadableEvent(recorded.id, f"{recorded.kind} belongs to an episode")
+    return t
+
+
 def _read(recorded: Recorded) -> AnyEvent:
     return typed(recorded) if recorded.kind in _FITTED else decode(recorded)
 
@@ -121,26 +126,95 @@ def next_fold(state: State, recorded: Recorded, event: Folded) -> Diagnosed | No
     Raises:
         FoldMismatch: it is not the next version, or its episode has not ended.
     """
-    newest = state.banks.version
+    _check_fold(recorded, event, state.banks.version, state.waiting)
+    return state.waiting[event.episode]
+
+
+def _check_fold(recorded: Recorded, event: Folded, newest: BankVersion, waiting: Container[int]) -> None:
+    """Raises: FoldMismatch: not the version after `newest`, or of an episode that is not `waiting`."""
     if event.episode != newest or event.bank_version != newest + 1:
         raise FoldMismatch(
             recorded.id, "episode and version", (event.episode, event.bank_version), (newest, newest + 1)
         )
-    if event.episode not in state.waiting:
+    if event.episode not in waiting:
         raise FoldMismatch(recorded.id, "episode", event.episode, "no diagnosed or abandoned before it")
-    return state.waiting[event.episode]
+
+
+class Replay:
+    """A log replayed as recorded, event by event: the banks that `step` gives, at less cost.
+
+    A diagnosis is most of what there is to read, and few folds look into theirs: it is read where one does. What is
+    wrong with another one goes unnoticed here; `events.verify` and an import read everything.
+
+    Args:
+        state: where to begin; stays as it is.
+    """
+
+    def __init__(self, state: State | None = None) -> None:
+        self._state = state or State()
+        self.banks = self._state.banks
+        #: as the state's; a diagnosis that nobody has looked into is still what the log holds
+        self._waiting: dict[int, Diagnosed | Recorded | None] = dict(self._state.waiting)
+        self._run, self._position = self._state.run, self._state.position
+
+    @property
+    def state(self) -> State:
+        """What the log says so far, every diagnosis that waits among it read.
+
+        Raises:
+            UnreadableEvent: as `step`.
+        """
+        waiting = {t: _diagnosis(ended) for t, ended in self._waiting.items()}
+        self._waiting = dict(waiting)
+        self._state = replace(self._state, run=self._run, banks=self.banks, waiting=waiting, position=self._position)
+        return self._state
+
+    def feed(self, recorded: Recorded) -> None:
+        """One more event, perhaps after some of kinds that no replay reads.
+
+        Raises:
+            As `step`, but for a diagnosis that no fold looks into.
+        """
+        match recorded.kind:
+            case "folded":
+                self._fold(recorded)
+            case "diagnosed" if recorded.schema == Diagnosed.SCHEMA:
+                self._waiting[_ended_episode(recorded)] = recorded
+            case kind if kind in REPLAY_KINDS:
+                state = step(self.state, recorded)
+                self._state, self.banks, self._waiting = state, state.banks, dict(state.waiting)
+            case _:
+                pass
+        self._run, self._position = recorded.run, recorded.position
+
+    def _fold(self, recorded: Recorded) -> None:
+        event = typed(recorded)
+        assert isinstance(event, Folded)  # noqa: S101 - by kind
+        _check_fold(recorded, event, self.banks.version, self._waiting)
+        ended = self._waiting[event.episode]
+        diagnosed = _diagnosis(ended) if looks_into_diagnosis(event.operations) else None
+        self.banks = evolve(self.banks, diagnosed, event.operations)
+        del self._waiting[event.episode]
+
+
+def _diagnosis(ended: Diagnosed | Recorded | None) -> Diagnosed | None:
+    if isinstance(ended, Recorded):
+        event = typed(ended)
+        assert isinstance(event, Diagnosed)  # noqa: S101 - by kind
+        return event
+    return ended
 
 
 def replay(events: Iterable[Recorded], state: State | None = None) -> State:
     """What `events` make of `state`, as recorded: folding a, then b from there, is folding a + b.
 
     Raises:
-        As `step`.
+        As `Replay.feed` and `Replay.state`.
     """
-    state = state or State()
+    replayed = Replay(state)
     for recorded in events:
-        state = step(state, recorded)
-    return state
+        replayed.feed(recorded)
+    return replayed.state
 
 
 def decide(policy: Policy, header: RunStarted, banks: Banks, t: int, diagnosed: Diagnosed | None) -> list[Operation]:

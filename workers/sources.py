@@ -6,7 +6,7 @@ from pathlib import Path
 
 from events.bank import Banks
 from events.errors import BadInput
-from events.fold import REPLAY_KINDS, State, step
+from events.fold import REPLAY_KINDS, Replay
 from events.ids import PROJECTOR_STREAM, BankVersion
 from infra.blobs import FolderBlobs
 from infra.calls import MemoryCalls
@@ -49,15 +49,15 @@ async def banks_at(log: EventLog, version: BankVersion) -> Banks:
         FoldMismatch: a `folded` that does not fit.
         BadInput: the log does not reach that version.
     """
-    state = State()
+    replay = Replay()
     async for page in log.pages(START, REPLAY_KINDS):
         for recorded in page:
-            if recorded.kind == "folded" and state.banks.version == version:
-                return state.banks
-            state = step(state, recorded)
-    if state.banks.version != version:
-        raise BadInput(f"run {log.run} has no bank version {version}; the newest is {state.banks.version}")
-    return state.banks
+            if recorded.kind == "folded" and replay.banks.version == version:
+                return replay.banks
+            replay.feed(recorded)
+    if replay.banks.version != version:
+        raise BadInput(f"run {log.run} has no bank version {version}; the newest is {replay.banks.version}")
+    return replay.banks
 
 
 def is_path(word: str) -> bool:

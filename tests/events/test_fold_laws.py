@@ -13,6 +13,7 @@ import product_fold
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from plain_fold import Data
 from plain_logs import Scribe, anchor, diagnosis, experience, seed_item
 
@@ -20,7 +21,7 @@ from events import policies
 from events.bank import Banks, evolve
 from events.codec import parse_line
 from events.errors import BadInput, ChimeError, FoldMismatch, UnreadableEvent, VersionGap
-from events.fold import Refold, State, replay, step
+from events.fold import Refold, Replay, State, replay, step
 from events.ids import attributed, memory_order, seeded_id
 from events.kinds import Diagnosed
 from events.log import Recorded
@@ -317,6 +318,46 @@ def test_a_hostile_log_raises_our_errors_only(seed: int, data: st.DataObject) ->
             reader([parse_line(line, "a line") for line in lines])
         except ChimeError as error:
             assert str(error)  # noqa: PT017 - which of our errors it is depends on the log
+
+
+@given(seeds)
+def test_a_replay_is_what_its_steps_are(seed: int) -> None:
+    """A replay reads a diagnosis when a fold looks into it: what it says and holds after any event is the same."""
+    replayed, stepped = Replay(), State()
+    for event in recorded(seed):
+        replayed.feed(event)
+        stepped = step(stepped, event)
+        assert product_fold.items(replayed.banks) == product_fold.items(stepped.banks)
+        if event.position % 5 == 0:
+            assert seen(replayed.state) == seen(stepped)
+    assert seen(replayed.state) == seen(stepped)
+
+
+@given(seeds)
+def test_a_replay_reads_each_diagnosis_that_goes_into_a_bank(seed: int) -> None:
+    """A diagnosis that is spoiled: the banks are the same without it, or its event is named; the rest refuse it."""
+    log, whole = recorded(seed), replay(recorded(seed)).banks.digest()
+    for at, event in enumerate(log):
+        if event.kind == "diagnosed":
+            spoiled = [*log[:at], replace(event, data=b'{"label":1}'), *log[at + 1 :]]
+            with pytest.raises(UnreadableEvent, match=event.id):
+                verify(spoiled)
+            try:
+                assert replay(spoiled).banks.digest() == whole
+            except UnreadableEvent as error:
+                assert event.id in str(error)  # noqa: PT017 - which of the two depends on the log
+
+
+def test_a_diagnosis_that_waits_is_read_for_whoever_asks_what_waits() -> None:
+    """The state of a replay holds every diagnosis that is not folded yet: one that is none is refused then."""
+    scribe = Scribe()
+    scribe.diagnosed(diagnosis())
+    log = product_fold.recorded_log(scribe.events)
+    replayed = Replay()
+    for event in [*log[:-1], replace(log[-1], data=b"{}")]:
+        replayed.feed(event)
+    with pytest.raises(UnreadableEvent, match="made/episode-0/"):
+        _ = replayed.state
 
 
 def test_an_empty_log_is_an_empty_state() -> None:
