@@ -10,10 +10,10 @@ from workers.configuration import Store
 _FIRST: Store = "replica"
 
 
-def named_store(operational: Mapping[str, Any]) -> str:
-    """The store that an operational part names, whether this code knows it or not."""
+def named_store(operational: Mapping[str, Any], before: str = _FIRST) -> str:
+    """The store that an operational part names, whether this code knows it or not; `before` where it names none."""
     bank = operational.get("bank")
-    return str(bank.get("store", _FIRST)) if isinstance(bank, Mapping) else _FIRST
+    return str(bank.get("store", before)) if isinstance(bank, Mapping) else before
 
 
 def bank_store(operational: Mapping[str, Any]) -> Store:

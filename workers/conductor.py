@@ -33,6 +33,7 @@ from events.log import Recorded
 from runtime.gate import degraded
 from runtime.ports import EventLog, Failures, Job, JobKind, JobQueue, Origin, StreamIndex, Taken
 from runtime.schedule import ATTEMPTS, ENDINGS, Due, due
+from workers.bank_store import named_store
 from workers.run_stream import tell
 
 _log = structlog.get_logger("chime.conductor")
@@ -87,6 +88,8 @@ class Conductor:
         self.reason = ""
         #: as the run was last resumed with
         self._budget_s = 3600.0
+        #: where recalls come from, likewise
+        self.store = named_store({})
         #: ids of wrong recalls that the log names already
         self.recalls_noted: set[str] = set()
 
@@ -171,6 +174,7 @@ class Conductor:
             case RunStarted():
                 self._header, self._tasks = event, list(event.tasks)
                 self._budget_s = float(event.config.limits.get("budget_s", self._budget_s))
+                self.store = named_store(event.config.operational)
             case TasksListed():
                 self._tasks.extend(event.tasks)
             case Seeded():
@@ -217,6 +221,7 @@ class Conductor:
                 self.control, self.reason = "stopped", str(event.facts.get("reason", ""))
             case "operational":
                 self._budget_s = float(event.facts.get("limits", {}).get("budget_s", self._budget_s))
+                self.store = named_store(event.facts, self.store)
             case "recall_differs":
                 self.recalls_noted.add(str(event.facts.get("event")))
             case _:

@@ -1,17 +1,19 @@
 """The server that holds the logs, and everything of ours on it: opened in one place, closed in one place."""
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 
 import structlog
 from anyio import to_thread
 
-from events.errors import BadInput
+from events.errors import BadInput, Unreachable
 from events.ids import Position, RunId, run_id
+from infra.banks.errors import BankAway
+from infra.banks.generations import Generations
 from infra.blobs import FolderBlobs, RedisBlobs
 from infra.calls import CallStore, RedisCalls
 from infra.clock import SystemClock
@@ -22,8 +24,12 @@ from infra.operations import NoOperations, RedisOperations
 from infra.redis_client import RETRIES, Durability, connected, durability, redacted
 from infra.redis_log import RedisLogStore
 from infra.redis_server import embedded_server, revive
+from infra.weaviate_server import Start
 from runtime.ports import Blobs, Clock, EventLog, Failures, Intake, LogStore
 from runtime.settings import IntakeSettings
+from workers.bank_access import BankAccess
+from workers.beside import beside
+from workers.configuration import Store, WeaviateSettings
 
 _log = structlog.get_logger("chime.redis")
 
@@ -63,6 +69,10 @@ class Server:
     intake: Callable[[Depths, IntakeSettings], Intake] = lambda _, __: OpenIntake()
     #: starts the home's own server again where it has died
     revive: Callable[[], Awaitable[None]] | None = None
+    #: which generation of each run's bank serves; None for a home without a server
+    generations: Generations | None = None
+    #: the way to the banks of runs whose store is no replica; None where nobody has opened one
+    banks: BankAccess | None = None
 
     @property
     def embedded(self) -> bool:
@@ -163,4 +173,48 @@ async def connections(home: Path, url: str, prefix: str, clock: Clock, retries: 
             failures=RedisFailures(redis, prefix, clock, where),
             intake=lambda queue, marks: ServerIntake(redis, where, clock, queue, home if own else None, marks),
             revive=(lambda: to_thread.run_sync(revive, home)) if own else None,
+            generations=Generations(redis, prefix, where),
         )
+
+
+@asynccontextmanager
+async def with_banks(
+    there: Server,
+    home: Path,
+    settings: WeaviateSettings,
+    keys: Mapping[str, str],
+    clock: Clock,
+    *,
+    starting: bool,
+    start: Start | None = None,
+) -> AsyncIterator[Server]:
+    """`there` with a way to the banks of its runs, for as long as the body runs; nothing is opened until it is used.
+
+    Args:
+        there: the server with the logs.
+        home: of this process.
+        settings: where the bank server is.
+        keys: environment variables: the API key by name.
+        clock: of the machine.
+        starting: whether this process starts the home's own bank server where there is none.
+        start: how.
+    """
+    async with beside() as tasks:
+        access = BankAccess(settings, keys, home, clock, tasks, starting=starting, start=start or Start())
+        yield replace(there, banks=access)
+
+
+async def assert_bank_there(there: Server, store: Store) -> None:
+    """The server of a run that is to recall from `store` answers and takes us, before anything is begun.
+
+    Raises:
+        BadInput: the client is not installed, or an address or key is none.
+        Unreachable: it does not answer, refuses the key, is too old, or cannot be started.
+    """
+    if store != "weaviate" or there.banks is None:
+        return
+    server = await there.banks.server()
+    try:
+        await server.names()
+    except BankAway as away:
+        raise Unreachable(f"{away}; once it answers give the same command again, or add --bank replica") from away

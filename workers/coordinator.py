@@ -12,11 +12,16 @@ from events.errors import ChimeError, Unreachable, VersionGap
 from events.ids import RUN_STREAM, Position, RunId
 from events.kinds import Noted
 from events.log import Recorded
+from infra.banks.generations import Generations
+from infra.banks.mirror import MirrorView
 from infra.leases import Leases
 from infra.redis_client import ServerFull
 from runtime.errors import RunEnded
 from runtime.ports import Clock, EventLog, Failures, Intake, JobQueue, LogStore
+from workers.bank_access import BankAccess
+from workers.beside import beside
 from workers.conductor import Conductor, Control
+from workers.mirroring import Mirroring
 from workers.projector import Projector
 
 _log = structlog.get_logger("chime.coordinator")
@@ -57,6 +62,9 @@ class Ground:
     by_force: bool = False
     #: starts a server of ours again where it has died
     revive: Callable[[], Awaitable[None]] | None = None
+    #: the way to the bank server, and which generation of each bank serves; None where nobody has opened one
+    banks: BankAccess | None = None
+    generations: Generations | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +78,8 @@ class RunView:
     acting: bool
     #: why nothing new is begun: no room, or a server that is away
     waits_for: str | None
+    #: how the run's bank store is kept; None where there is none, or another process keeps it
+    mirror: MirrorView | None = None
 
 
 class RunCoordinator:
@@ -81,6 +91,8 @@ class RunCoordinator:
         self._lease = ground.leases.of(log.run, ground.holder, by_force=ground.by_force)
         self.conductor = Conductor(log, ground.queue, ground.failures)
         self.projector = Projector(log)
+        #: what feeds the run's bank store: its `run` belongs beside ours
+        self.mirroring = Mirroring(log.run, self.projector, ground.banks, ground.generations, ground.clock)
         self._position = Position(0)
         self._term: int | None = None
         self._intake: str | None = None
@@ -104,13 +116,17 @@ class RunCoordinator:
         await self._begin()
         while True:
             await self._read()
-            if await self._holds():
+            holds = await self._holds()
+            if self.conductor.control != "finished":
+                self.mirroring.follow(self.conductor.store)
+            if holds:
                 # Where another one has finished the run meanwhile, the next read says so.
                 with suppress(RunEnded):
                     await self._act()
             if self._on_round:
                 self._on_round(self.view(self._intake))
             if self.conductor.control in ("finished", "stopped"):
+                await self.mirroring.settle()
                 await self._lease.release()
                 return self.conductor.control
             await self._events.wait(self._position, self._patience_s())
@@ -128,6 +144,7 @@ class RunCoordinator:
             projector=self.projector,
             acting=self._term is not None,
             waits_for=waits_for,
+            mirror=self.mirroring.view,
         )
 
     async def leave(self) -> None:
@@ -142,6 +159,7 @@ class RunCoordinator:
             return True
         before, self._term = self._term, await self._lease.hold(self._position)
         self._renewed = now
+        self.mirroring.hold(self._term)
         if self._term is not None and self._term != before:
             _log.info("lease_taken", run_id=self._events.run, term=self._term, position=self._position)
             self._rest()
@@ -205,10 +223,12 @@ class RunCoordinator:
     async def _note_wrong_recalls(self) -> None:
         if self.conductor.control == "finished":
             return
-        for event in self.projector.wrong_recalls:
+        for event, source in self.projector.wrong_recalls.items():
             if event not in self.conductor.recalls_noted:
                 # Kept here too: what is written is read only in the next round.
                 self.conductor.recalls_noted.add(event)
+                if source == "weaviate":
+                    self.mirroring.doubt(f"recall {event} differs")
                 await self.conductor.tell(Noted(topic="recall_differs", facts={"event": event}))
 
 
@@ -244,19 +264,32 @@ async def coordinated(
     try:
         while True:
             try:
-                await coordinator.run()
+                async with beside() as tasks:
+                    tasks.start_soon(coordinator.mirroring.run)
+                    await _over_outages(coordinator, outage, on_round)
             except VersionGap as error:
                 _log.warning("log_read_again", run_id=log.run, reason=str(error))
                 coordinator = RunCoordinator(log, ground, reached)
                 await ground.clock.sleep(_AGAIN_S)
-            except Unreachable as error:
-                if on_round is not None:
-                    on_round(coordinator.view(str(error)))
-                await outage.waited(error)
             else:
                 return coordinator
     finally:
         await coordinator.leave()
+
+
+async def _over_outages(
+    coordinator: RunCoordinator, outage: "_Outage", on_round: Callable[[RunView], None] | None
+) -> None:
+    """The coordinator's work to its end. Raises: as `coordinated`, and VersionGap."""
+    while True:
+        try:
+            await coordinator.run()
+        except Unreachable as error:
+            if on_round is not None:
+                on_round(coordinator.view(str(error)))
+            await outage.waited(error)
+        else:
+            return
 
 
 class _Outage:

@@ -12,6 +12,7 @@ from typing import Protocol, TextIO
 from uuid import uuid4
 
 import anyio
+import msgspec
 import structlog
 
 from events.ids import RunId
@@ -23,10 +24,11 @@ from runtime.errors import NotServed, RunStopped
 from runtime.ports import Clock, Job, JobQueue
 from runtime.settings import IntakeSettings
 from workers.conductor import Control
-from workers.configuration import Configuration
+from workers.configuration import Configuration, WeaviateSettings
 from workers.connections import Server
 from workers.coordinator import Ground, RunView, coordinated
 from workers.engine import Engine, engine, note_stopped
+from workers.layers import variable
 from workers.processes import Child, workers
 from workers.version import VERSION
 
@@ -36,7 +38,7 @@ _log = structlog.get_logger("chime.run")
 _PATIENCE_S = 60.0
 
 
-_MARKS = IntakeSettings()
+_MARKS, _WEAVIATE = IntakeSettings(), WeaviateSettings()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +55,8 @@ class Hands:
     hosts: int = 4
     #: where intake stops
     marks: IntakeSettings = _MARKS
+    #: where children find the bank server of runs that have one
+    weaviate: WeaviateSettings = _WEAVIATE
 
 
 class Interrupted(BaseException):
@@ -84,6 +88,8 @@ async def hands(
     if not there.embedded:
         # The address may hold a password: children get it as a variable, not as an argument that everybody can list.
         environment = {**environment, "CHIME_REDIS_URL": there.url}
+    given = {f"weaviate.{name}": value for name, value in msgspec.structs.asdict(doing.weaviate).items()}
+    environment = {**environment, **{variable(name): value for name, value in given.items() if value}}
     children = [Child(kind="act", arguments=[*shared, "--hosts", str(doing.hosts)])] * doing.processes
     children.append(Child(kind="diagnose", arguments=shared))
     async with RqQueue(there.url, there.prefix) as rq, workers(children, environment, log):
@@ -127,6 +133,8 @@ def grounded(
         holder=f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}",
         by_force=by_force,
         revive=there.revive,
+        banks=there.banks,
+        generations=there.generations,
     )
 
 

@@ -14,13 +14,15 @@ import structlog
 
 from events import policies
 from events.codec import canonical, decode, draft
-from events.errors import BadInput, ChimeError, VersionGap
+from events.errors import BadInput, ChimeError, UnreadableEvent, VersionGap
 from events.ids import RUN_STREAM, RunId, Version, episode_stream
 from events.kinds import Evaluator, Noted, Operated, RunConfig, RunStarted
 from events.log import Recorded
 from events.policies import Policy
 from infra import embedders, environments
 from infra.banks.replica import Replica
+from infra.banks.serving import BankServer
+from infra.banks.stored import StoredBanks
 from infra.calls import RecordedCalls
 from infra.environments.limits import Limits
 from infra.openai_client import Clients
@@ -33,6 +35,8 @@ from runtime.ports import ChatModel, Clock, Embedder, Environment, EventLog, Job
 from runtime.prompting import stored_prompts
 from runtime.settings import EndpointSettings, EpisodeSettings, ModelSettings
 from runtime.task import Task
+from workers.bank_store import bank_store
+from workers.configuration import Store
 from workers.connections import Server
 
 _log = structlog.get_logger("chime.engine")
@@ -57,6 +61,9 @@ class _Serving:
 
     context: Context
     header: RunStarted
+    #: where recalls come from, and the server that is asked for them; None = a replica of this process
+    store: Store
+    bank_server: BankServer | None
     #: events of the run's own stream that were read for it
     told: int
     #: no episode is begun any more
@@ -153,7 +160,9 @@ class Engine:
                     self._runs.pop(next(iter(self._runs)))
                 self._runs[run] = await self._built(log, told)
             elif told > known.told:
-                self._runs[run] = await self._told(known)
+                self._runs[run] = await self._with_banks(await self._told(known))
+            else:
+                self._runs[run] = await self._with_banks(known)
             return self._runs[run]
 
     async def _told(self, known: _Serving) -> _Serving:
@@ -161,23 +170,52 @@ class Engine:
         log, config = known.context.log, known.header.config
         said = await log.read_stream(RUN_STREAM)
         operational = operational_in(said, known.header)
+        store = bank_store(operational)
         context = replace(
             known.context,
             settings=_settings(config.limits, operational),
             model=self._model(config.models, operational),
+            banks=known.context.banks if store == known.store else Replica(log),
         )
-        return replace(known, context=context, told=len(said), cancelled=_cancelled(said))
+        return replace(
+            known,
+            context=context,
+            store=store,
+            bank_server=known.bank_server if store == known.store else None,
+            told=len(said),
+            cancelled=_cancelled(said),
+        )
+
+    async def _with_banks(self, known: _Serving) -> _Serving:
+        """`known` with recalls from the bank server as it is reached now: it may have come up, or moved."""
+        server = await self._bank_server(known.store)
+        if server is known.bank_server:
+            return known
+        banks = self._reader(known.context.log, known.store, server)
+        return replace(known, context=replace(known.context, banks=banks), bank_server=server)
+
+    async def _bank_server(self, store: Store) -> BankServer | None:
+        access = self._there.banks
+        return await access.reachable() if store == "weaviate" and access is not None else None
+
+    def _reader(self, log: EventLog, store: Store, server: BankServer | None) -> Replica | StoredBanks:
+        """Where recalls come from. A store that this process knows no way to is stood in for by a replica."""
+        generations = self._there.generations
+        if server is not None and generations is not None:
+            return StoredBanks(log, server, generations.of(log.run), self._clock)
+        return Replica(log, source="exact" if store == "replica" else "fallback")
 
     async def _built(self, log: EventLog, told: int) -> _Serving:
         run, blobs = log.run, self._there.blobs
-        banks = Replica(log)
-        header = await banks.header()
-        config = header.config
+        said = await log.read_stream(RUN_STREAM)
+        header = begun_with(log, said)
+        config, operational = header.config, operational_in(said, header)
+        store = bank_store(operational)
+        server = await self._bank_server(store)
+        banks = self._reader(log, store, server)
         policy, embedder = served(header)
         environment = await self.environment(named(config.environment, "name", "environment"))
         description = await environment.describe()
-        said = await log.read_stream(RUN_STREAM)
-        operational = operational_in(said, header)
         context = Context(
             config=config,
             tasks=await listed_tasks(environment, config.environment, await banks.tasks()),
@@ -199,7 +237,13 @@ class Engine:
             clock=self._clock,
         )
         return _Serving(
-            context=context, header=header, told=told, cancelled=_cancelled(said), config_hash=_config_hash(config)
+            context=context,
+            header=header,
+            store=store,
+            bank_server=server,
+            told=told,
+            cancelled=_cancelled(said),
+            config_hash=_config_hash(config),
         )
 
     def _model(self, models: Mapping[str, Any], operational: Mapping[str, Any]) -> ChatModel:
@@ -243,6 +287,18 @@ def served(header: RunStarted) -> tuple[Policy, Embedder]:
         there, here = header.embedder.fingerprint, embedder.identity.fingerprint
         raise BadInput(f"the run embeds with {there}, {name} here is {here}")
     return policies.of_run(header.config), embedder
+
+
+def begun_with(log: EventLog, said: Sequence[Recorded]) -> RunStarted:
+    """The header of a run whose own stream is `said`.
+
+    Raises:
+        UnreadableEvent: the log does not begin with one.
+    """
+    event = decode(said[0]) if said else None
+    if not isinstance(event, RunStarted):
+        raise UnreadableEvent(f"log of run {log.run}", "it does not begin with run_started")
+    return event
 
 
 def named(section: Mapping[str, Any], key: str, what: str = "") -> str:

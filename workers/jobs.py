@@ -13,15 +13,20 @@ from infra.redis_client import PATIENT_RETRIES
 from infra.rq_keys import job_of
 from infra.telemetry import configure
 from runtime.ports import Job
-from workers.connections import connections
+from workers.configuration import RedisSettings, WeaviateSettings
+from workers.connections import connections, with_banks
 from workers.engine import Engine, engine
 from workers.layers import Flags, resolve
 from workers.version import VERSION
 
 
 @asynccontextmanager
-async def serving(home: Path, url: str, prefix: str, keys: Mapping[str, str], slots: int) -> AsyncIterator[Engine]:
-    """An engine on the server at `url`, or the home's own: what a worker process lives in.
+async def serving(
+    home: Path, redis: RedisSettings, weaviate: WeaviateSettings, keys: Mapping[str, str], slots: int
+) -> AsyncIterator[Engine]:
+    """An engine on the servers of the settings, or the home's own: what a worker process lives in.
+
+    A bank server is used where there is one, and never started.
 
     Raises:
         BadInput: another distribution owns our names, or the server refuses us.
@@ -30,7 +35,8 @@ async def serving(home: Path, url: str, prefix: str, keys: Mapping[str, str], sl
     assert_sole_owner()
     clock = SystemClock()
     async with (
-        connections(home, url, prefix, clock, PATIENT_RETRIES) as there,
+        connections(home, redis.url, redis.prefix, clock, PATIENT_RETRIES) as logs,
+        with_banks(logs, home, weaviate, keys, clock, starting=False) as there,
         engine(there, home, keys, clock, slots) as working,
     ):
         yield working
@@ -41,10 +47,10 @@ def advance(kind: str, run: str, episode: int, attempt: int) -> None:
 
     async def work(job: Job) -> None:
         resolved = resolve(Flags(), os.environ, Path.cwd())
-        redis, log = resolved.configuration.redis, resolved.configuration.log
+        settings, log = resolved.configuration, resolved.configuration.log
         as_json = None if log.format == "auto" else log.format == "json"
         configure(json=as_json, level=log.level, service=f"worker-{job.kind}", version=VERSION)
-        async with serving(resolved.home, redis.url, redis.prefix, os.environ, 1) as working:
+        async with serving(resolved.home, settings.redis, settings.weaviate, os.environ, 1) as working:
             await working.advance(job)
 
     anyio.run(work, job_of((kind, run, episode, attempt)))

@@ -33,6 +33,7 @@ def told(view: RunView) -> str:
         f"degraded {unjudged}" if unjudged else "",
         f"abandoned {progress.abandoned}" if progress.abandoned else "",
         f"calls {progress.calls}",
+        f"bank {view.mirror.behind} behind: {view.mirror.waits_for}" if view.mirror and view.mirror.waits_for else "",
         _waits_for(view),
     ]
     return "  ".join(part for part in parts if part)

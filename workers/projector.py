@@ -1,22 +1,38 @@
 """Folds a run's diagnoses in stream order and says so in the log: the only writer of `folded`."""
 
+from collections.abc import Sequence
+from typing import Protocol
+
 import structlog
 from msgspec.structs import replace
 
 from events import policies
-from events.bank import evolve
+from events.bank import Banks, evolve
 from events.codec import content_sha256, decode, decode_as, draft
 from events.errors import FoldMismatch
 from events.fold import State, decide, step
 from events.ids import PROJECTOR_STREAM, BankVersion, Version, episode_of, event_id
-from events.kinds import Folded, Retrieved
+from events.kinds import Folded, Retrieved, Source
 from events.log import Recorded
+from events.operations import Operation
 from events.policies import Policy
 from events.recall import recall
 from events.window import Window
 from runtime.ports import Basis, EventLog, Origin, Taken
 
 _log = structlog.get_logger("chime.projector")
+
+
+class Told(Protocol):
+    """Who is told of each version, in order, once the window holds it: `infra.banks.mirror.Mirror`. Never blocks."""
+
+    def begin(self, window: Window, dimension: int) -> None:
+        """These are the versions there are now; their vectors have `dimension` components."""
+        ...
+
+    def folded(self, banks: Banks, operations: Sequence[Operation], basis: Basis | None) -> None:
+        """The next one, what made it of the one before, and the `folded` that says so."""
+        ...
 
 
 class Projector:
@@ -29,8 +45,9 @@ class Projector:
         self._window: Window | None = None
         #: t -> the event that ended episode t
         self._ended: dict[int, Basis] = {}
-        #: ids of `retrieved` events whose candidates are not what the recall gives
-        self.wrong_recalls: list[str] = []
+        self._told: Told | None = None
+        #: ids of `retrieved` events whose candidates are not what the recall gives -> where they came from
+        self.wrong_recalls: dict[str, Source] = {}
 
     @property
     def state(self) -> State:
@@ -41,10 +58,17 @@ class Projector:
         """The newest version folded."""
         return self._state.banks.version
 
+    def tell(self, told: Told | None) -> None:
+        """Tell `told` of what there is, and of each version from now on; None: nobody."""
+        self._told = told
+        if told is not None and self._window is not None:
+            told.begin(self._window, self._state.begun().embedder.dimension)
+
     def begin(self, state: State) -> None:
         """Go on from `state`, whose header is known: events after it follow. Older recalls are not checked."""
         config = state.begun().config
         self._state, self._policy, self._window = state, policies.of_run(config), Window(config, state.banks)
+        self.tell(self._told)
 
     def see(self, recorded: Recorded) -> None:
         """One more event of the log.
@@ -61,11 +85,11 @@ class Projector:
             sha256 = content_sha256(recorded.kind, recorded.data)
             self._ended[t] = Basis(stream=recorded.stream, version=recorded.version, sha256=sha256)
         self._state = step(self._state, recorded)
-        if recorded.kind == "folded":
-            self._take_over(recorded)
         if self._window is None:
             self.begin(self._state)
-        elif recorded.kind in ("seeded", "folded"):
+        elif recorded.kind == "folded":
+            self._take_over(recorded)
+        elif recorded.kind == "seeded":
             self._window.add(self._state.banks)
 
     def _take_over(self, recorded: Recorded) -> None:
@@ -74,6 +98,16 @@ class Projector:
         if event.digest != found:
             raise FoldMismatch(recorded.id, "digest", event.digest, found)
         self._ended.pop(event.episode, None)
+        self._add(event, content_sha256(recorded.kind, recorded.data))
+
+    def _add(self, event: Folded, sha256: str) -> None:
+        """The newest version is that of `event`."""
+        banks = self._state.banks
+        if self._window is not None:
+            self._window.add(banks)
+        if self._told is not None:
+            basis = Basis(stream=PROJECTOR_STREAM, version=Version(event.bank_version), sha256=sha256)
+            self._told.folded(banks, event.operations, basis)
 
     async def fold(self) -> int:
         """Append `folded` for every episode that has ended, as far as the order allows; how many.
@@ -97,13 +131,13 @@ class Projector:
         ended = self._ended.get(t)
         cause = event_id(self._events.run, ended.stream, ended.version) if ended is not None else None
         origin = Origin(cause=cause, basis=ended)
-        result = await self._events.append(PROJECTOR_STREAM, Version(t + 1), [draft(event)], origin)
+        written = draft(event)
+        result = await self._events.append(PROJECTOR_STREAM, Version(t + 1), [written], origin)
         if isinstance(result, Taken):
-            raise FoldMismatch(result.stored.id, "folded", result.stored.data.decode(), draft(event).data.decode())
+            raise FoldMismatch(result.stored.id, "folded", result.stored.data.decode(), written.data.decode())
         self._ended.pop(t, None)
         self._state = replace(self._state, banks=evolved, waiting=waiting)
-        if self._window is not None:
-            self._window.add(evolved)
+        self._add(event, written.sha256)
         _log.info(
             "folded",
             run_id=self._events.run,
@@ -125,5 +159,5 @@ class Projector:
             return
         found = recall(banks, (event.stage,), event.query.vector, self._policy.parameters)
         if found != event.candidates:
-            self.wrong_recalls.append(recorded.id)
+            self.wrong_recalls[recorded.id] = event.source
             _log.error("recall_differs", run_id=recorded.run, event_id=recorded.id, source=event.source)

@@ -8,7 +8,7 @@ from infra.clock import SystemClock
 from infra.ownership import assert_sole_owner
 from infra.rq_queue import RqQueue
 from infra.telemetry import configure
-from workers.connections import connections
+from workers.connections import connections, with_banks
 from workers.coordinator import Coordinator
 from workers.driving import grounded
 from workers.invocation import Invocation, chime_command, run_async
@@ -34,7 +34,10 @@ def coordinator(invocation: Invocation) -> None:
 
     async def serve() -> None:
         clock = SystemClock()
-        async with connections(home, settings.redis.url, settings.redis.prefix, clock) as there:
+        async with (
+            connections(home, settings.redis.url, settings.redis.prefix, clock) as logs,
+            with_banks(logs, home, settings.weaviate, invocation.environment, clock, starting=True) as there,
+        ):
             there.warn()
             invocation.output.note(f"serving the open runs of {there.where}")
             async with anyio.create_task_group() as tasks:

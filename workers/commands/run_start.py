@@ -2,7 +2,7 @@
 
 import getpass
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -21,13 +21,15 @@ from infra.model_list import owner_of
 from infra.openai_client import Clients
 from infra.ownership import assert_sole_owner
 from infra.rehearsal import LABEL, OWNER
+from infra.weaviate_server import Start
 from runtime.errors import RunStopped
 from runtime.gate import FAULTS
 from runtime.ports import Environment, EventLog, Role
 from runtime.settings import EndpointSettings
+from workers.bank_store import bank_store
 from workers.conductor import Control
 from workers.configuration import ROLES
-from workers.connections import Server, connections
+from workers.connections import Server, assert_bank_there, connections, with_banks
 from workers.driving import Hands, Interrupted, drive, hands, interruptible, log_lines
 from workers.engine import OPERATIONAL, named, operational_of, served
 from workers.expectation import Expectation, expected
@@ -249,15 +251,17 @@ async def _drive(invocation: Invocation, run: RunId, given: Mapping[str, Any], c
         in_process=given["in_process"],
         hosts=given["hosts"] or slots,
         marks=configuration.intake,
+        weaviate=configuration.weaviate,
     )
     live = LiveLine(output, clock)
     ended: Ended | None = None
     try:
         async with interruptible(), AsyncExitStack() as stack:
             log = await stack.enter_async_context(log_lines(configuration, home, output.interactive or output.json))
-            there = await stack.enter_async_context(
+            logs = await stack.enter_async_context(
                 connections(home, configuration.redis.url, configuration.redis.prefix, clock)
             )
+            there = await stack.enter_async_context(_with_banks(invocation, logs))
             there.warn()
             if choice is not None:
                 await _begun(invocation, there, run, choice)
@@ -278,9 +282,23 @@ async def _drive(invocation: Invocation, run: RunId, given: Mapping[str, Any], c
     return ended
 
 
+def _with_banks(invocation: Invocation, logs: Server) -> AbstractAsyncContextManager[Server]:
+    """`logs` with a way to the bank server, which is started where it is the home's own and a run wants it."""
+    return with_banks(
+        logs,
+        invocation.resolved.home,
+        invocation.configuration.weaviate,
+        invocation.environment,
+        SystemClock(),
+        starting=True,
+        start=Start(progress=invocation.output.note),
+    )
+
+
 async def _begun(invocation: Invocation, there: Server, run: RunId, choice: Choice) -> None:
     """The run's head is in the log: the same command again goes on with the same run."""
     configuration = invocation.configuration
+    await assert_bank_there(there, configuration.bank.store)
     loaded = environments.load(
         choice.environment, invocation.home(), limits=Limits(max_hosts=1), environ=invocation.environment
     )
@@ -329,6 +347,8 @@ async def _resumed(invocation: Invocation, there: Server, run: RunId) -> None:
     if different := refused(invocation.resolved, header):
         raise BadInput(f"a run goes on as it was started, {run} cannot change: {'; '.join(different)}")
     served(header)
+    store = bank_store(resumed_operational(invocation.resolved, await operational_of(log, header)))
+    await assert_bank_there(there, store)
     await there.store.take_up(log.run)
     name = named(header.config.environment, "name", "environment")
     environments.load(name, invocation.home(), environ=invocation.environment)  # raises where it is not installed

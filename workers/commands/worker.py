@@ -53,7 +53,7 @@ def worker(
 
     @asynccontextmanager
     async def lifespan() -> AsyncIterator[Advance]:
-        async with serving(home, redis.url, redis.prefix, invocation.environment, hosts or many) as working:
+        async with serving(home, redis, settings.weaviate, invocation.environment, hosts or many) as working:
             yield working.advance
 
     def serve(url: str) -> None:

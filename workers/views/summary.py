@@ -189,7 +189,7 @@ class Summarizer:
                 self._header, self._tasks = event, list(event.tasks)
                 self._store = named_store(event.config.operational)
             case Noted(topic="operational"):
-                self._store = named_store(event.facts)
+                self._store = named_store(event.facts, self._store)
             case TasksListed():
                 self._tasks.extend(event.tasks)
             case Seeded():
