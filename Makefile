@@ -1,7 +1,8 @@
 # The index of commands. Each one sets up all that it needs and works from a fresh clone with Python >= 3.11 and make.
 #
 #   make demo    the whole loop on real tasks, no key and no server of yours: three arms, one table, banks rebuilt
-#   make test    every test (real Redis or Valkey, real rq, real HTTP, the BFCL environment)
+#   make test    every test (real Redis or Valkey, real Weaviate, real rq, real HTTP, the BFCL environment); builds
+#                Weaviate once with Go 1.26, some minutes; CHIME_TEST_WEAVIATE=off leaves its tests out
 #   make chaos   200 kills of real processes, minutes of hostile input and 1,000 simulated worlds:
 #                MINUTES=10 KILLS=200 SEED=<seconds since 1970>
 #   make lint    ruff, mypy --strict, pyright, import-linter, deptry
@@ -17,7 +18,7 @@ export CHIME_HOME ?= $(CURDIR)/.chime
 export OPENBLAS_NUM_THREADS := 1
 export OMP_NUM_THREADS := 1
 
-.PHONY: demo test chaos lint bench lock clean venv bfcl
+.PHONY: demo test chaos lint bench lock clean venv bfcl weaviate
 .DEFAULT_GOAL := help
 
 help:
@@ -39,7 +40,13 @@ bfcl: venv
 demo: bfcl
 	@$(CHIME) demo
 
-test: bfcl
+# The server of the banks' tests, found as `chime services start weaviate` finds it.
+weaviate: venv
+ifneq ($(CHIME_TEST_WEAVIATE),off)
+	@$(CHIME) services install weaviate
+endif
+
+test: bfcl weaviate
 	$(BIN)/pytest -q -n 2 --dist loadfile
 
 # A failure names its seed and kills: `make chaos SEED=17 KILLS=20 MINUTES=0` plays the same again. A simulated world

@@ -55,6 +55,15 @@ def identity_of(pid: int) -> ProcessIdentity | None:
     return ProcessIdentity(pid=pid, started=fields[19], boot=_BOOT.read_text().strip())
 
 
+def resident_bytes(process: ProcessIdentity) -> int | None:
+    """The memory that a process holds; None where the system does not say, or it has ended."""
+    try:
+        pages = int(Path(f"/proc/{process.pid}/statm").read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
+    return pages * os.sysconf("SC_PAGE_SIZE") if process.lives else None
+
+
 def _by_ps(pid: int) -> ProcessIdentity | None:
     """Where there is no /proc."""
     asked = subprocess.run(["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)  # noqa: S603, S607 - a program that POSIX names

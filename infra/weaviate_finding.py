@@ -14,8 +14,9 @@ from pathlib import Path
 from events.errors import Unreachable
 from infra.process_identity import identity_of
 from infra.server_locks import ServerLocks
+from infra.weaviate_asking import asked
 from infra.weaviate_building import BUILD_SPACE, Missing, Progress, archive_name, build, cached, fetch, go_version
-from infra.weaviate_process import VERSION, asked, free_ports, last_words, launch, settings
+from infra.weaviate_process import VERSION, free_ports, last_words, launch, settings
 
 IMAGE = f"cr.weaviate.io/semitechnologies/weaviate:{VERSION}"
 
@@ -77,6 +78,11 @@ def programs(tools: Path, progress: Progress, misses: list[str]) -> Iterator[Pro
             yield source.program(tools, progress)
         except Missing as reason:
             misses.append(f"{source.name}: {reason}")
+
+
+def provided(tools: Path, progress: Progress, misses: list[str]) -> Program | None:
+    """The first program that there is, as `programs`; None where no way leads to one."""
+    return next(programs(tools, progress, misses), None)
 
 
 def ways(tools: Path) -> list[Way]:
@@ -255,7 +261,7 @@ def version_by_trial(path: Path) -> str:
         try:
             deadline = time.monotonic() + PROBE_S
             while locks.held and time.monotonic() < deadline:
-                version = asked(f"http://127.0.0.1:{ports.http}", f"127.0.0.1:{ports.grpc}", key)
+                version = asked(ports.address(key))
                 if version is not None:
                     return version
                 time.sleep(_POLL_S)

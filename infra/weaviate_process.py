@@ -6,22 +6,19 @@ cluster data port listen on all interfaces whatever is set, so the first asks fo
 that nobody knows.
 """
 
-import http.client
 import json
 import os
 import random
 import secrets
 import socket
 import subprocess
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from events.errors import Unreachable
-from infra.grpc_health import grpc_serves
+from infra.weaviate_address import WeaviateAddress
 
 #: the version that is built, fetched and run: what the bank store was measured on
 VERSION = "1.39.0"
@@ -30,8 +27,6 @@ VERSION = "1.39.0"
 _LEAST_MEMORY = 1 << 30
 #: ports below those that systems give to outgoing connections, so that none of these takes one between two starts
 _PORTS = range(12_000, 30_000)
-#: how long one question to a server may take, seconds
-ASK_S = 5.0
 
 # The program stays in the background when the shell has ended, in a session of its own, with a pid in the file $1.
 _START = (
@@ -52,6 +47,15 @@ class Ports:
     @property
     def all(self) -> tuple[int, ...]:
         return (self.http, self.grpc, self.gossip, self.gossip + 1, self.raft, self.raft + 1)
+
+    def address(self, api_key: str, version: str = "") -> WeaviateAddress:
+        """Where clients find the server."""
+        return WeaviateAddress(
+            http_url=f"http://127.0.0.1:{self.http}",
+            grpc_url=f"127.0.0.1:{self.grpc}",
+            api_key=api_key,
+            version=version,
+        )
 
     @property
     def free(self) -> bool:
@@ -169,49 +173,6 @@ def pid_in(pidfile: Path) -> int | None:
     try:
         return int(pidfile.read_text())
     except (OSError, ValueError):
-        return None
-
-
-def version_of(http_url: str, api_key: str, timeout_s: float = ASK_S) -> str:
-    """The version that a server says, once it is ready and takes the key.
-
-    Raises:
-        PermissionError: it refuses the key.
-        OSError: nobody answers, or what answers is not ready, or no Weaviate.
-    """
-    _get(f"{http_url}/v1/.well-known/ready", api_key, timeout_s)
-    try:
-        return str(json.loads(_get(f"{http_url}/v1/meta", api_key, timeout_s))["version"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise ConnectionError(f"what answers at {http_url} is no Weaviate") from error
-
-
-def _get(url: str, api_key: str, timeout_s: float) -> bytes:
-    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-    request = urllib.request.Request(url, headers=headers)  # noqa: S310 - http or https: checked, or ours
-    # A proxy that is meant for the way out knows nothing of a server in here.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({})) if "//127.0.0.1" in url else None
-    try:
-        with (opener.open if opener else urllib.request.urlopen)(request, timeout=timeout_s) as answer:
-            body: bytes = answer.read(1 << 20)
-            return body
-    except urllib.error.HTTPError as error:
-        with error:
-            if error.code in (401, 403):
-                raise PermissionError(f"{url} refuses the key ({error.code})") from None
-            raise ConnectionError(f"{url} answers {error.code}") from None
-    except urllib.error.URLError as error:
-        raise ConnectionError(f"{url}: {error.reason}") from error
-    except (http.client.HTTPException, ValueError) as error:  # what is no HTTP
-        raise ConnectionError(f"{url}: {error}") from error
-
-
-def asked(http_url: str, grpc_url: str, api_key: str) -> str | None:
-    """The version of a server that is ready on REST and gRPC and takes the key; None while it is not."""
-    try:
-        version = version_of(http_url, api_key)
-        return version if grpc_serves(grpc_url, ASK_S) else None
-    except OSError:
         return None
 
 

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO
+from typing import IO, Literal
 
 import anyio
 import anyio.to_thread
@@ -26,17 +26,10 @@ from events.errors import BadInput, Unreachable
 from infra.process_identity import ProcessIdentity, identity_of
 from infra.server_locks import ServerLocks
 from infra.weaviate_address import WeaviateAddress
-from infra.weaviate_finding import ADVICE, Program, Way, command, programs, ways
-from infra.weaviate_process import (
-    VERSION,
-    Ports,
-    asked,
-    free_ports,
-    last_words,
-    launch,
-    pid_in,
-    settings,
-)
+from infra.weaviate_asking import asked
+from infra.weaviate_finding import ADVICE, Program, Way, programs, ways
+from infra.weaviate_launching import launch_of, namespace, remove_container
+from infra.weaviate_process import VERSION, Ports, free_ports, last_words, launch, pid_in
 
 _log = structlog.get_logger("chime.weaviate")
 
@@ -64,6 +57,8 @@ class Start:
     tools: Path | None = None
     #: gets a line at each step that takes long, and one that says what was chosen
     progress: Callable[[str], None] = silent
+    #: in a network namespace of its own, so that no other machine reaches any port; None = as it was started before
+    isolated: bool | None = None
     #: settings of the server beside and over ours
     extra: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
@@ -79,8 +74,12 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
     #: how it was found, by the name of the way
     way: str
     path: str
+    #: the container engine's client; "" for a program
+    engine: str = ""
     #: whether it stays when its last user goes
     kept: bool = False
+    #: whether it is in a network namespace of its own
+    isolated: bool = False
 
     @override
     def __repr__(self) -> str:
@@ -90,12 +89,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def address(self) -> WeaviateAddress:
-        return WeaviateAddress(
-            http_url=f"http://127.0.0.1:{self.ports.http}",
-            grpc_url=f"127.0.0.1:{self.ports.grpc}",
-            api_key=self.api_key,
-            version=self.version,
-        )
+        return self.ports.address(self.api_key, self.version)
 
 
 def folder_of(home: Path) -> Path:
@@ -108,7 +102,7 @@ def running(home: Path) -> Running | None:
     one = named(home)
     if one is None or one.process is None or not one.process.lives:
         return None
-    version = asked(one.address.http_url, one.address.grpc_url, one.api_key)
+    version = asked(one.address)
     return msgspec.structs.replace(one, version=version) if version is not None else None
 
 
@@ -168,7 +162,8 @@ def keep(home: Path, start: Start | None = None) -> tuple[Running, bool]:
     """Let the home's server run until `stop`, started where it does not; whether it had to be started.
 
     Raises:
-        Unreachable, BadInput: as `weaviate_server`.
+        Unreachable: as `weaviate_server`.
+        BadInput: too; or it is to be isolated and runs without.
     """
     return _Use(home, start or Start()).keep()
 
@@ -180,6 +175,13 @@ def stop(home: Path, *, now: bool) -> "Stopped":
         Unreachable: somebody else starts or stops it, or it cannot be ended.
     """
     return _Use(home, Start()).stop(now=now)
+
+
+def state_of(home: Path) -> Literal["running", "silent", "stopped"]:
+    """How the home's server stands: `silent` holds its data and does not answer, or starts, or ends."""
+    if running(home) is not None:
+        return "running"
+    return "silent" if ServerLocks(folder_of(home)).held else "stopped"
 
 
 class Stopped(msgspec.Struct, frozen=True, kw_only=True):
@@ -222,6 +224,11 @@ class _Use:
         self._locks.prepare()
         with self._locks.alone():
             one, begun = self._found()
+            if self._how.isolated and not one.isolated:
+                raise BadInput(
+                    f"the Weaviate of {self._folder} runs already, without a namespace; "
+                    "`chime services stop weaviate` first"
+                )
             one = msgspec.structs.replace(one, kept=True)
             self._write(one)
             return one, begun
@@ -282,6 +289,8 @@ class _Use:
 
     def _start(self) -> Running:
         before = named(self._home)
+        if self._isolated(before):
+            namespace()  # said before anything is built for it
         misses: list[str] = []
         for program in programs(self._tools, self._how.progress, misses):
             one = self._started(program, before, misses)
@@ -308,15 +317,17 @@ class _Use:
                 version=VERSION,
                 way=program.way,
                 path=program.image or program.path,
+                engine=program.path if program.image else "",
                 kept=before is not None and before.kept,
+                isolated=self._isolated(before),
             )
             self._write(one)  # before the start: where we are killed now, the next one finds the server by it
             try:
                 ready = self._ready(self._launched(program, one), one)
             except Unreachable as error:
-                words = last_words(self._folder / "server.log")
-                misses.append(f"{program.way} does not start: {words or error}")
-                if "address already in use" in words:
+                reason = last_words(self._folder / "server.log") or str(error)
+                misses.append(f"{program.way} does not start: {reason}")
+                if "address already in use" in reason:
                     continue
                 return None
             if ready.version != VERSION:
@@ -328,14 +339,23 @@ class _Use:
             return ready
         return None
 
+    def _isolated(self, before: Running | None) -> bool:
+        if self._how.isolated is None:
+            return before is not None and before.isolated
+        return self._how.isolated
+
     def _launched(self, program: Program, one: Running) -> ProcessIdentity:
         log = self._folder / "server.log"
         log.unlink(missing_ok=True)
         os.close(os.open(log, os.O_CREAT | os.O_WRONLY, 0o600))
-        environment = {**settings(self._folder / "data", one.ports, one.api_key), **self._how.extra}
-        line = command(program.path, one.ports.http)
-        with self._locks.given() as lock:
-            pid = launch(line, environment, self._folder, pidfile=self._folder / "pid", log=log, keep=(lock,))
+        started = launch_of(
+            program, self._folder, one.ports, one.api_key, isolated=one.isolated, extra=self._how.extra
+        )  # fmt: skip
+        with started as how, self._locks.given() as lock:
+            pid = launch(
+                how.command, how.environment, self._folder, pidfile=self._folder / "pid", log=log,
+                keep=(lock, *how.keep),
+            )  # fmt: skip
         process = identity_of(pid)
         if process is None:
             raise Unreachable("it ended at once")
@@ -346,7 +366,7 @@ class _Use:
         deadline = time.monotonic() + START_S
         try:
             while self._locks.held and time.monotonic() < deadline:
-                version = asked(one.address.http_url, one.address.grpc_url, one.api_key)
+                version = asked(one.address)
                 if version is not None:
                     return msgspec.structs.replace(one, process=process, version=version)
                 time.sleep(_POLL_S)
@@ -364,6 +384,8 @@ class _Use:
             self._signalled(one.process, signal.SIGTERM)
             if self._locks.held:
                 self._signalled(one.process, signal.SIGKILL)
+            if one.engine:
+                remove_container(one.engine, self._folder)  # its client may have ended without it
         if self._locks.held:
             _log.warning("weaviate_left_running", folder=str(self._folder), reason="it does not end")
             return  # whoever comes next finds it by its file
