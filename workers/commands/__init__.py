@@ -61,6 +61,16 @@ TREE: Mapping[str, Verb | Noun] = {
             "diff": Verb("workers.commands.memory", "diff", "Show what changed between two versions."),
             "export": Verb("workers.commands.memory", "export", "Write the banks at a version to a file."),
             "fork": Verb("workers.commands.memory", "fork", "Start a new run from the banks at a version."),
+            "search": Verb(
+                "workers.commands.memory_store", "search", "Search a run's bank: by meaning, by words, or both."
+            ),
+            "rebuild": Verb(
+                "workers.commands.memory_store", "rebuild", "Build a run's bank in Weaviate anew from its log."
+            ),
+            "verify": Verb(
+                "workers.commands.memory_store", "verify", "Hold a run's bank in Weaviate against its log, row by row."
+            ),
+            "gc": Verb("workers.commands.memory_store", "gc", "Remove banks from Weaviate that no run owns."),
         },
     ),
     "log": Noun(
@@ -109,6 +119,22 @@ TREE: Mapping[str, Verb | Noun] = {
             "requeue": Verb("workers.commands.ops", "requeue", "Ask afresh for the jobs of a run's open episodes."),
             "drain": Verb("workers.commands.ops", "drain", "Ask workers to finish what runs, then end."),
             "orphans": Verb("workers.commands.ops", "orphans", "Remove queue records that belong to nobody."),
+        },
+        default="status",
+    ),
+    "services": Noun(
+        "Start and stop the servers that a home has of its own.",
+        {
+            "status": Verb("workers.commands.services", "status", "Show the home's servers and how they were found."),
+            "install": Verb(
+                "workers.commands.services",
+                "install",
+                "Have a server's program at hand, built or fetched, without starting it.",
+            ),
+            "start": Verb(
+                "workers.commands.services", "start", "Start a server that runs until `chime services stop`."
+            ),
+            "stop": Verb("workers.commands.services", "stop_", "Stop a server of this home."),
         },
         default="status",
     ),
