@@ -1,22 +1,29 @@
-"""A process's own copy of a run's banks, kept by reading the log and evolving: exact, in memory, without tokens."""
+"""A process's own copy of a run's banks, kept by reading the log and evolving: exact, in memory, without tokens.
+
+A light one keeps no vectors: items, texts, values and which items were pruned, at every version that somebody may read.
+"""
 
 from collections.abc import Sequence
 from contextlib import suppress
 
 import anyio
 import structlog
+from msgspec.structs import replace
 
 from events import policies
-from events.bank import Banks, Item
-from events.codec import content_sha256
+from events.bank import Banks, Item, Shelf
+from events.codec import content_sha256, decode_as
 from events.errors import Mismatch, VersionGap
 from events.fold import REPLAY_KINDS, State, step
 from events.ids import BankVersion, MemoryId, Stage
-from events.kinds import Query, RunStarted
+from events.kinds import Candidate, Folded, Query, RunStarted, Source
 from events.log import Recorded
+from events.operations import Pruned
+from events.parameters import Parameters
 from events.policies import Policy
 from events.recall import recall
 from events.window import Window
+from infra.banks.prunes import Prunes
 from runtime.ports import Basis, EventLog, Recalled
 
 _log = structlog.get_logger("chime.replica")
@@ -25,16 +32,23 @@ _log = structlog.get_logger("chime.replica")
 _PATIENCE_S = 5.0
 
 
-class Replica:
-    """`runtime.ports.BankReader` over the log alone: reads it when asked, holds the versions a reader may ask for."""
+class Versions:
+    """The versions of a run's banks that a reader may ask for, from the log, which is read when asked.
 
-    def __init__(self, log: EventLog) -> None:
-        self._log = log
+    Args:
+        log: of the run.
+        light: whether to do without vectors.
+    """
+
+    def __init__(self, log: EventLog, *, light: bool = False) -> None:
+        self._log, self._light = log, light
         self._reading = anyio.Lock()
         self._forget()
 
     def _forget(self) -> None:
-        self._state = State()
+        self._state = State(banks=lightened(Banks())) if self._light else State()
+        #: what the log says was pruned, since where it is read from
+        self.prunes = Prunes()
         self._policy: Policy | None = None
         self._window: Window | None = None
         #: what made each version held; not those that an archive holds
@@ -79,13 +93,16 @@ class Replica:
             raise Mismatch(f"bank version {version} of run {self._log.run} is gone; the oldest held is {oldest}")
         return banks
 
-    async def recall(self, stage: Stage, query: Query, version: BankVersion) -> Recalled:
-        """Equation (5) over the stage's bank at `version`."""
-        banks = await self.at(version)
-        assert self._policy is not None  # noqa: S101 - set with the header, which `at` has read
-        candidates = recall(banks, (stage,), query.vector, self._policy.parameters)
+    async def parameters(self) -> Parameters:
+        """Of the run's policy."""
+        await self.header()
+        assert self._policy is not None  # noqa: S101 - set with the header
+        return self._policy.parameters
+
+    def recalled(self, banks: Banks, candidates: list[Candidate], version: BankVersion, source: Source) -> Recalled:
+        """A recall's candidates over `banks`, the version `version`, with the items behind the chosen ones."""
         chosen = [item for one in candidates if one.chosen and (item := banks.get(one.id)) is not None]
-        return Recalled(candidates=candidates, chosen=chosen, source="exact", basis=self._made.get(version))
+        return Recalled(candidates=candidates, chosen=chosen, source=source, basis=self._made.get(version))
 
     async def items(self, ids: Sequence[MemoryId], version: BankVersion) -> list[Item]:
         """Those of `ids` that are live at `version`, in the order asked."""
@@ -119,6 +136,7 @@ class Replica:
                     self._window.add(self._state.banks)
                 if recorded.kind == "folded":
                     self._remember(recorded)
+                    self._note_prunes(recorded)
         # The filter skips kinds, so the last event read may stand before the head.
         self._state = self._state.at_least(head)
 
@@ -130,7 +148,41 @@ class Replica:
         while (first := next(iter(self._made))) < self._window.oldest:
             del self._made[first]
 
+    def _note_prunes(self, recorded: Recorded) -> None:
+        operations = decode_as(recorded, Folded).operations if b'"prune"' in recorded.data else []
+        version = self._state.banks.version
+        self.prunes.add({one.id: version for one in operations if isinstance(one, Pruned)})
+
     def _begin(self, state: State) -> None:
         """The header is known; the versions held begin with the banks of `state`."""
+        if self._light:
+            state = replace(state, banks=lightened(state.banks))
         config = state.begun().config
         self._state, self._policy, self._window = state, policies.of_run(config), Window(config, state.banks)
+
+
+class Replica(Versions):
+    """`runtime.ports.BankReader` over the log alone.
+
+    Args:
+        log: of the run.
+        source: what its recalls say of where they come from.
+    """
+
+    def __init__(self, log: EventLog, source: Source = "exact") -> None:
+        super().__init__(log)
+        self._source = source
+
+    async def recall(self, stage: Stage, query: Query, version: BankVersion) -> Recalled:
+        """Equation (5) over the stage's bank at `version`."""
+        banks = await self.at(version)
+        candidates = recall(banks, (stage,), query.vector, await self.parameters())
+        return self.recalled(banks, candidates, version, self._source)
+
+
+def lightened(banks: Banks) -> Banks:
+    """`banks` without their vectors; their digest is the same."""
+    planning, execution = (
+        Shelf(shelf.scenarios.light(), shelf.experiences.light()) for shelf in (banks.planning, banks.execution)
+    )
+    return replace(banks, planning=planning, execution=execution)

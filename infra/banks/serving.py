@@ -39,7 +39,13 @@ class BankServer(Protocol):
         ...
 
     def bank(self, generation: Generation, prunes: Prunes, dimension: int) -> BankStore:
-        """The bank of one generation. Its writer's `prunes` grow with what is applied; a reader brings its own."""
+        """The bank of one generation.
+
+        Args:
+            generation: which.
+            prunes: what the run's banks have lost: a reader brings what its log says, a writer's grow as it applies.
+            dimension: of the run's vectors.
+        """
         ...
 
     async def create(self, name: str) -> None:

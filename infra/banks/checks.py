@@ -1,0 +1,46 @@
+"""What a bank store may be given: everything is checked before any of it is sent."""
+
+import numpy as np
+
+from events.errors import BadInput, NotAUnitVector
+from events.ids import MemoryId
+from events.vectors import ONE, unit
+from infra.banks.prunes import stage_of
+from runtime.ports import BankChange, Row
+
+#: integers above it are rounded on their way to a store
+_LARGEST = 1 << 53
+
+
+def check(change: BankChange, dimension: int) -> None:
+    """Nothing in `change` is anything that a store would lose, round or refuse.
+
+    Raises:
+        BadInput: a row that would be.
+        NotAUnitVector: a vector that is none, or of another dimension.
+    """
+    for rows in (change.born, change.changed):
+        seen: set[MemoryId] = set()
+        for row in rows:
+            if row.id in seen:
+                raise BadInput(f"item {row.id} twice in one change of a bank")
+            seen.add(row.id)
+            _check_row(row, dimension)
+
+
+def _check_row(row: Row, dimension: int) -> None:
+    if stage_of(row.id) != row.bank:
+        raise BadInput(f"item {row.id} is not of the {row.bank} bank")
+    if len(row.vector) != 4 * dimension:
+        raise NotAUnitVector(f"item {row.id}: a vector of {len(row.vector)} bytes in a bank of {dimension} dimensions")
+    if np.abs(unit(row.vector)).max() > ONE:
+        raise NotAUnitVector(f"item {row.id}: a component above 1, which float32 does not hold")
+    numbers = {"born": row.born, "delta_sum": row.delta_sum, "n": row.n, **{f"source {t}": t for t in row.sources}}
+    for name, number in numbers.items():
+        if not -_LARGEST < number < _LARGEST:
+            raise BadInput(f"item {row.id}: {name} {number} is not below 2^53")
+    for text in (row.scenario, row.experience):
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise BadInput(f"item {row.id}: its text holds a lone surrogate") from error

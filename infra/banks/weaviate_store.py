@@ -1,0 +1,223 @@
+"""A run's bank on Weaviate, one generation: one row per item, whose vector, id and birth are never rewritten.
+
+So a recall at any version that somebody may read goes by what was there when the row was written. The server finds the
+rows that are near; which of them are nearest is decided here, from the integers that come back.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
+
+from events.errors import Mismatch, NotAUnitVector, VersionGap
+from events.ids import STAGES, BankVersion, MemoryId, Stage, memory_order
+from events.vectors import DOT_ONE, Vector
+from infra.banks import weaviate_wire as wire
+from infra.banks.checks import check
+from infra.banks.errors import BankAway, DoubtfulAnswer, UncleanWrite
+from infra.banks.generations import Generation
+from infra.banks.prunes import Prunes, stage_of
+from infra.banks.weaviate_edge import Edge
+from infra.banks.weaviate_schema import remove_tenants
+from runtime.ports import BankChange, Hit, Row
+
+T = TypeVar("T")
+
+#: rows of one batch
+_BATCH = 500
+#: ids of one deletion, and rows that are looked for at once
+_IDS, _CHECKED = 2_000, 5_000
+#: rows asked for beyond the limit, so that a tie at the cut shows; and how many more of those that were pruned lately
+_SPARE, _PRUNED = 4, 16
+#: versions that count as lately
+_LATELY = 64
+
+
+class WeaviateBank:
+    """`runtime.ports.BankStore` on one tenant. One writer; its reader's `prunes` come from the log."""
+
+    def __init__(self, edge: Edge, generation: Generation, prunes: Prunes, dimension: int) -> None:
+        self._edge, self._generation, self._prunes, self._dimension = edge, generation, prunes, dimension
+        self._name = generation.name
+        self._published: BankVersion | None = None
+        #: why nothing more is written here
+        self._lost = ""
+        #: rows whose texts or values people see too old
+        self._stale: dict[MemoryId, Row] = {}
+        #: pruned items whose rows are there, with the version that lacks them
+        self._gone: dict[MemoryId, BankVersion] = {}
+
+    async def apply(self, change: BankChange) -> None:
+        """As `BankStore.apply`. Raises BankAway where the server was away before; nothing was sent then."""
+        newest = await self.newest() if self._published is None else self._published
+        if newest is not None and change.version <= newest:
+            return
+        if change.since is not None and (newest is None or change.since > newest):
+            raise VersionGap(f"versions of bank {self._name}", newest or 0, change.since)
+        check(change, self._dimension)
+        await self._put(change.born)
+        if change.since is None:
+            await self._check_whole(change.born, change.version)
+        self._prunes.add(change.pruned)
+        self._gone |= change.pruned
+        self._stale.update((row.id, row) for row in change.changed)
+        await self._generation.publish(change.version, change.basis)
+        self._published = change.version
+
+    async def search(self, stage: Stage, query: Vector, limit: int, at: BankVersion) -> list[Hit]:
+        """As `BankStore.search`. Raises BankAway where the server does not answer in time."""
+        exact = query.exact()
+        if query.dim != self._dimension:
+            raise NotAUnitVector(f"a query of {query.dim} dimensions for a bank of {self._dimension}")
+        await self._reach(at)
+        asked = limit + _SPARE + min(self._prunes.count(stage, BankVersion(at - _LATELY), at), _PRUNED)
+        while limit > 0:
+            asked = min(asked, wire.MOST)
+            request = wire.near(stage, self._name, exact, asked, wire.born_by(at))
+            near = wire.found(self._name, exact, await self._edge.search(self._name, request))
+            live = self._live(near, at)
+            if len(near.ids) < asked or self._cut_is_clear(near, live, limit):
+                return live[:limit]
+            if asked == wire.MOST:
+                raise DoubtfulAnswer(self._name, f"more than {asked} rows are as near as the last of {limit}")
+            asked *= 4
+        return []
+
+    def _live(self, near: wire.Near, at: BankVersion) -> list[Hit]:
+        """The rows that are live at `at`, by (-dot, id)."""
+        if len(set(near.ids)) < len(near.ids):
+            raise DoubtfulAnswer(self._name, "an item in two rows")
+        hits = [
+            Hit(id=one, dot=int(dot))
+            for one, dot in zip(near.ids, near.dots.tolist(), strict=True)
+            if not self._prunes.gone(one, at)
+        ]
+        return sorted(hits, key=lambda hit: (-hit.dot, memory_order(hit.id)))
+
+    def _cut_is_clear(self, near: wire.Near, live: Sequence[Hit], limit: int) -> bool:
+        """Whether no row that was not returned can be among the first `limit`.
+
+        The server orders by float32 sums. In whatever order it adds, a sum of d products of unit vectors is off by d
+        units of 2^-24 at most, and normalising both sides first by as much again: a row that it left out is at most
+        twice that above any row that it returned.
+        """
+        slack = 2 * (2 * self._dimension + 64) * (DOT_ONE >> 24)
+        return len(live) >= limit and float(near.dots.min()) + slack < live[limit - 1].dot
+
+    async def items(self, at: BankVersion) -> list[Row]:
+        """As `BankStore.items`."""
+        await self._reach(at)
+        found: list[Row] = []
+        for stage in STAGES:
+            found += [row for row in await self._all(stage) if row.born <= at and not self._prunes.gone(row.id, at)]
+        return sorted(found, key=lambda row: memory_order(row.id))
+
+    async def _all(self, stage: Stage) -> list[Row]:
+        found, after = list[Row](), ""
+        while True:
+            reply = await self._edge.search(self._name, wire.page(stage, self._name, after, _BATCH))
+            rows, after = wire.rows(stage, self._name, reply)
+            found += rows
+            if len(rows) < _BATCH:
+                return found
+
+    async def newest(self) -> BankVersion | None:
+        """As `BankStore.newest`."""
+        return await self._generation.newest()
+
+    async def refresh(self) -> int:
+        """As `BankStore.refresh`."""
+        stale = {memory: row for memory, row in self._stale.items() if memory not in self._gone}
+        await self._put(list(stale.values()))
+        self._stale.clear()
+        return len(stale)
+
+    async def clear(self, oldest: BankVersion) -> int:
+        """As `BankStore.clear`."""
+        gone = [memory for memory, version in self._gone.items() if version <= oldest]
+        deleted = 0
+        for stage in STAGES:
+            for ids in _chunks([one for one in gone if stage_of(one) == stage], _IDS):
+                request = wire.deletion(stage, self._name, ids)
+                deleted += await self._written(partial(self._edge.delete, self._name, request))
+        for memory in gone:
+            del self._gone[memory]
+        return deleted
+
+    async def drop(self) -> None:
+        """As `BankStore.drop`."""
+        self._lost = "it was dropped"
+        async with self._edge.rest():
+            await remove_tenants(self._edge.client, [self._name])
+
+    async def missing(self, rows: Sequence[Row], at: BankVersion) -> list[str]:
+        """What is wrong with a bank that should hold just `rows`, all born by `at`, one sentence each.
+
+        Counted, and found by searches with and without the filter that a recall has: a vector or an entry of an index
+        that was lost shortens no answer but one that asks for everything.
+        """
+        wrong = []
+        for stage in STAGES:
+            there = [row for row in rows if row.bank == stage]
+            count = await self._edge.count(self._name, wire.count(stage, self._name))
+            if count != len(there):
+                wrong.append(f"the {stage} bank holds {count} rows, not {len(there)}")
+            for part in _chunks(there, _CHECKED):
+                whole = len(there) <= _CHECKED
+                ids = [row.id for row in part]
+                for born in (None, at):
+                    filters = wire.filters(born, None if whole else ids)
+                    query = np.frombuffer(part[0].vector, dtype="<i4").astype(np.float64)
+                    request = wire.nearest_ids(stage, self._name, query, len(ids) + 1, filters)
+                    found = wire.ids(await self._edge.search(self._name, request))
+                    if len(found) != len(ids) or set(found) != set(ids):
+                        lost = sorted(set(ids) - set(found), key=memory_order)
+                        how = "a search" if born is None else "a search by birth"
+                        wrong.append(f"{how} finds {len(found)} of {len(ids)} {stage} rows, without {lost[:3]}")
+        return wrong
+
+    async def _check_whole(self, rows: Sequence[Row], at: BankVersion) -> None:
+        try:
+            wrong = await self.missing(rows, at)
+        except DoubtfulAnswer as error:
+            wrong = [error.reason]
+        if wrong:
+            self._lost = wrong[0]
+            raise UncleanWrite(self._name, wrong[0])
+
+    async def _put(self, rows: Sequence[Row]) -> None:
+        for stage in STAGES:
+            own = [row for row in rows if row.bank == stage]
+            for part in _chunks(own, _BATCH):
+                await self._written(partial(self._edge.put, self._name, wire.batch(self._name, part)))
+            if own:
+                # The server acknowledges a batch before the last of its vectors is in its log: the next one takes it
+                # along. Without it a kill loses vectors for good.
+                await self._written(partial(self._edge.put, self._name, wire.batch(self._name, own[:1])))
+
+    async def _written(self, write: Callable[[], Awaitable[T]]) -> T:
+        """What `write` answers; after one that did not end cleanly nothing is written here any more."""
+        if self._lost:
+            raise UncleanWrite(self._name, self._lost)
+        self._lost = "whoever wrote last did not wait for the answer"
+        try:
+            answer = await write()
+        except BankAway:
+            self._lost = ""  # nothing was sent
+            raise
+        except UncleanWrite as error:
+            self._lost = error.reason
+            raise
+        self._lost = ""
+        return answer
+
+    async def _reach(self, at: BankVersion) -> None:
+        if self._published is None or at > self._published:
+            self._published = await self.newest()
+        if self._published is None or at > self._published:
+            raise Mismatch(f"bank version {at} of {self._name} is not published; the newest is {self._published}")
+
+
+def _chunks(rows: Sequence[T], size: int) -> Iterable[Sequence[T]]:
+    return (rows[start : start + size] for start in range(0, len(rows), size))
