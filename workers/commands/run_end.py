@@ -6,13 +6,16 @@ from functools import partial
 
 import click
 
-from events.errors import BadInput
-from events.ids import run_id
+from events.errors import BadInput, ChimeError
+from events.ids import RunId, run_id
 from events.kinds import Operated
+from infra.banks import upkeep
+from infra.clock import SystemClock
 from infra.rq_queue import RqQueue
+from infra.weaviate_server import folder_of
 from runtime.ports import EventLog
 from workers.conductor import Conductor
-from workers.connections import START, Server
+from workers.connections import START, Server, with_banks
 from workers.invocation import Invocation, chime_command, run_async
 from workers.run_stream import tell
 from workers.sources import server
@@ -91,6 +94,8 @@ def delete(invocation: Invocation, run: str, dry_run: bool, force: bool, yes: bo
                     raise BadInput(f"run {run} is {status}; cancel it first (chime run cancel {run}), or add --force")
             async with RqQueue(there.url, there.prefix) as queue:
                 counts = {"queue keys": await queue.forget(target, dry_run=only_say)}
+            # Before the log: what is left of a deletion that is cut short is found by the log.
+            counts["banks"] = await _without_bank(invocation, there, target, dry_run=only_say)
             counts |= await there.store.delete(target, dry_run=only_say)
             return counts | {"blobs": await there.blobs.delete(target, dry_run=only_say)}
 
@@ -104,6 +109,34 @@ def delete(invocation: Invocation, run: str, dry_run: bool, force: bool, yes: bo
     output.data({"run": run, "dry_run": dry_run, "deleted": counts})
     output.line(f"{'would delete' if dry_run else 'deleted'} run {run}: {_counted(counts)}")
     return 0
+
+
+async def _without_bank(invocation: Invocation, logs: Server, run: RunId, *, dry_run: bool) -> int:
+    """The run's banks in Weaviate are gone, and the pointer to the one that served; how many there were.
+
+    Where Weaviate is away they are left for `chime memory gc`.
+    """
+    if logs.generations is None:
+        return 0
+    generations = logs.generations.of(run)
+    standing = await generations.standing()
+    serving = [standing.serving.generation] if standing.serving is not None else []
+    names = {*serving, *([standing.owner] if standing.owner else []), *standing.retired}
+    if dry_run or not names:
+        return len(names)
+    home, configuration = invocation.resolved.home, invocation.configuration
+    # Nobody builds a server to remove from it what it never held.
+    starting = (folder_of(home) / "data").is_dir()
+    async with with_banks(
+        logs, home, configuration.weaviate, invocation.environment, SystemClock(), starting=starting
+    ) as there:
+        try:
+            server = await there.banks.server() if there.banks is not None else None
+            await upkeep.forget(server, generations)
+        except ChimeError as away:
+            await upkeep.forget(None, generations)
+            invocation.output.note(f"note: {away}; `chime memory gc` removes the run's banks once it answers")
+    return len(names)
 
 
 def _counted(counts: dict[str, int]) -> str:

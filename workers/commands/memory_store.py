@@ -1,0 +1,172 @@
+"""`chime memory rebuild|verify|gc|search`: a run's bank in its store, built again, checked, swept, searched."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import get_args
+
+import click
+
+from events.errors import BadInput, Mismatch
+from events.ids import Stage
+from infra.banks import upkeep
+from infra.banks.serving import Mode
+from infra.clock import SystemClock
+from infra.weaviate_server import Start
+from workers.bank_search import Search, Searched, SearchHit, searched
+from workers.connections import Server, with_banks
+from workers.invocation import Code, Invocation, chime_command, run_async
+from workers.output import Column
+from workers.sources import newest_version, server, split_words
+from workers.stored_bank import Built, StoredBank, built_again, pruned_by, unowned_banks
+from workers.terminal import clipped
+from workers.views.banks import version_at
+
+#: how many differences are printed
+_FIRST = 10
+_SHOWN = 60
+
+
+@asynccontextmanager
+async def banked(invocation: Invocation) -> AsyncIterator[Server]:
+    """The server of the configuration, with a way to the banks of its runs; the home's own ones are started."""
+    configuration, home = invocation.configuration, invocation.resolved.home
+    start = Start(progress=invocation.output.note)
+    async with (
+        server(invocation) as logs,
+        with_banks(
+            logs, home, configuration.weaviate, invocation.environment, SystemClock(), starting=True, start=start
+        ) as there,
+    ):
+        yield there
+
+
+@chime_command("rebuild", short_help="Build a run's bank in Weaviate anew from its log.")
+@click.argument("run", required=False)
+@click.option(
+    "--at", metavar="VERSION|PERCENT", help="Build that version as a bank of its own, beside the one that serves."
+)
+def rebuild(invocation: Invocation, run: str | None, at: str | None) -> None:
+    """Build the bank of RUN (default: the newest run) in Weaviate anew from its log, and let readers go by that.
+
+    The one that serves goes on serving until the new one is whole. With --at that version is built as a bank of its own
+    under the name that is printed; no run reads it. What was built is held against the log: the digest is that of both.
+    """
+
+    async def work() -> Built:
+        async with banked(invocation) as there:
+            log = await there.existing(run) if run is not None else await there.newest()
+            version = version_at(at, await newest_version(log))
+            return await built_again(there, log, version, apart=at is not None)
+
+    built = run_async(work)
+    invocation.output.data(built)
+    invocation.output.line(
+        f"built {built.generation}: {built.rows} rows of version {built.version} in {built.seconds:.1f} s; "
+        + ("no run reads it" if built.apart else "it serves now")
+    )
+    invocation.output.line(f"digest {built.digest}, as the log has it")
+
+
+@chime_command("verify", short_help="Hold a run's bank in Weaviate against its log, row by row.")
+@click.argument("run", required=False)
+def verify(invocation: Invocation, run: str | None) -> Code:
+    """Compare every row of RUN's bank (default: the newest run) with the log: ids, vectors bit by bit, births, texts.
+
+    It also asks for more neighbours than there are: a search that finds fewer rows than the bank has lost a vector.
+    Ends with 4 where anything differs, and names the first differences; `chime memory rebuild` puts it right.
+    """
+
+    async def work() -> upkeep.Verified:
+        async with banked(invocation) as there:
+            log = await there.existing(run) if run is not None else await there.newest()
+            stored = StoredBank(there, log)
+            serving = await stored.serving()
+            banks, pruned = await pruned_by(log, serving.version)
+            return await upkeep.verify(await stored.server(), stored.generations, banks, pruned)
+
+    found = run_async(work)
+    output = invocation.output
+    output.data(found)
+    output.line(f"{found.generation}: {found.rows} rows of version {found.version}")
+    for one in found.differences[:_FIRST]:
+        output.line(f"  {one}")
+    if len(found.differences) > _FIRST:
+        output.line(f"  and {len(found.differences) - _FIRST} more")
+    if found.differences:
+        raise Mismatch(
+            f"the bank {found.generation} differs from its log ({len(found.differences)} differences, first: "
+            f"{found.differences[0]}); chime memory rebuild builds it anew"
+        )
+    output.line("equal to the log")
+    return 0
+
+
+@chime_command("gc", short_help="Remove banks from Weaviate that no run owns.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+def gc(invocation: Invocation, dry_run: bool) -> None:
+    """Remove banks of this server and prefix that no run owns: of deleted runs, and generations that serve nobody."""
+
+    async def work() -> list[str]:
+        async with banked(invocation) as there:
+            reached, names = await unowned_banks(there)
+            if not dry_run:
+                await reached.remove(names)
+            return names
+
+    names = run_async(work)
+    output = invocation.output
+    output.data({"dry_run": dry_run, "removed": names})
+    for name in names:
+        output.line(f"  {name}")
+    word = "would remove" if dry_run else "removed"
+    output.line(f"{word} {len(names)} bank{'s' * (len(names) != 1)} that no run owns")
+
+
+@chime_command("search", short_help="Search a run's bank: by meaning, by words, or both.")
+@click.argument("words", nargs=-1, required=True, metavar="[RUN] TEXT")
+@click.option("--stage", type=click.Choice(["planning", "execution"]), help="Only this bank (default: both).")
+@click.option("--at", metavar="VERSION|PERCENT", help="A bank version or a share of the newest (default: newest).")
+@click.option(
+    "--mode", type=click.Choice(get_args(Mode)), default="vector", show_default=True,
+    help="By meaning (exact), by words, or by both; the last two are Weaviate's.",
+)  # fmt: skip
+@click.option("--limit", default=10, show_default=True, metavar="N", help="At most this many items.")
+def search(
+    invocation: Invocation, words: tuple[str, ...], stage: Stage | None, at: str | None, mode: Mode, limit: int
+) -> None:
+    """Search the live bank of RUN (default: the newest run) for TEXT.
+
+    `vector` embeds the text as a query of the run and gives exact similarities; it also works for a run whose bank is
+    a replica. `bm25` and `hybrid` give Weaviate's own scores, which decide nothing in a run.
+    """
+    run, (text,) = split_words(words, ("TEXT",))
+    if not 1 <= limit <= 1000:
+        raise BadInput("--limit: must be 1 to 1000")
+    asked = Search(text=text, stages=(stage,) if stage else ("planning", "execution"), mode=mode, limit=limit)
+
+    async def work() -> Searched:
+        async with banked(invocation) as there:
+            log = await there.existing(run) if run is not None else await there.newest()
+            version = version_at(at, await newest_version(log)) if at is not None else None
+            return await searched(there, log, asked, version)
+
+    found = run_async(work)
+    output = invocation.output
+    output.data(found)
+    for note in found.notes:
+        output.note(f"note: {note}")
+    output.table(
+        [
+            Column("id"), Column("similarity" if mode == "vector" else "score", "right"), Column("value", "right"),
+            Column("n", "right"), Column("scenario", wide=True), Column("experience", wide=True),
+        ],
+        [_cells(one, mode) for one in found.hits],
+        empty="nothing found",
+    )  # fmt: skip
+    output.line(f"version {found.version}, from {found.source}{f' ({found.generation})' if found.generation else ''}")
+
+
+def _cells(one: SearchHit, mode: Mode) -> list[object]:
+    score = one.similarity if mode == "vector" else one.score
+    texts = [clipped(" ".join(text.split()), _SHOWN) for text in (one.item.scenario, one.item.experience)]
+    return [one.item.id, f"{score:.4f}", f"{one.item.value:+.3f}", one.item.n, *texts]
