@@ -124,10 +124,46 @@ class RunSettings(Struct, frozen=True, kw_only=True):
 
 
 class EmbedderSettings(Struct, frozen=True, kw_only=True):
-    """What texts are compared with."""
+    """What texts are compared with. An embedder has some of these options, each with the default that stands here."""
 
     #: `hash` needs no download
     name: str = "hash"
+    #: Hugging Face id, folder, or what the server calls it
+    model: str = ""
+    #: "" = the newest at hand; recorded as what it is
+    revision: str = ""
+    #: of a vector; 0 = all that the model gives
+    dimension: int = 0
+    #: tokens of a text; 0 = the model's own
+    max_length: int = 0
+    #: characters of a text that are sent; 0 = all
+    max_chars: int = 0
+    #: stands before each query, as it is
+    query_instruction: str = ""
+    dtype: Literal["float32", "float16", "bfloat16"] = "float32"
+    #: texts at once
+    batch_size: int = 16
+    #: auto, cpu, cuda, ...
+    device: str = "auto"
+    #: ends in /v1
+    base_url: str = ""
+    api_key_env: str = "OPENAI_API_KEY"
+    #: one try, seconds
+    timeout_s: float = 60.0
+    connect_timeout_s: float = 5.0
+    #: further tries after the first
+    retries: int = 5
+    #: first wait between tries, seconds; doubles, with jitter
+    retry_base_s: float = 1.0
+    #: one call with all its tries and waits, seconds
+    deadline_s: float = 600.0
+    #: calls in a row without an answer that a server is given up for
+    stop_after: int = 5
+
+    def given(self) -> dict[str, Any]:
+        """The options that differ from their defaults; `infra.embedders` knows which embedder has which."""
+        every, default = msgspec.structs.asdict(self), msgspec.structs.asdict(EmbedderSettings())
+        return {name: value for name, value in every.items() if name != "name" and value != default[name]}
 
 
 Store = Literal["replica", "weaviate"]
@@ -213,6 +249,7 @@ def check(configuration: Configuration) -> None:
         BadInput: one is not; the message begins with its dotted name.
     """
     run, episode, policy = configuration.run, configuration.episode, configuration.policy
+    embedder = configuration.embedder
     for name, fits, range_ in (
         ("run.concurrency", 1 <= run.concurrency <= 10_000, "1 to 10000"),
         ("run.lag", isinstance(run.lag, str) or 1 <= run.lag <= _MANY, f"1 to {_MANY}, auto or latest"),
@@ -227,6 +264,10 @@ def check(configuration: Configuration) -> None:
         ("episode.seed", abs(episode.seed) <= _SEED, "a 63-bit integer"),
         ("episode.trajectory_chars", 1000 <= episode.trajectory_chars <= _MANY, f"1000 to {_MANY}"),
         ("episode.environment_attempts", 1 <= episode.environment_attempts <= _MANY, f"1 to {_MANY}"),
+        ("embedder.dimension", 0 <= embedder.dimension <= _MANY, f"0 (all) to {_MANY}"),
+        ("embedder.max_length", 0 <= embedder.max_length <= _MANY, f"0 (the model's own) to {_MANY}"),
+        ("embedder.max_chars", 0 <= embedder.max_chars <= _MANY, f"0 (all) to {_MANY}"),
+        ("embedder.batch_size", 1 <= embedder.batch_size <= 10_000, "1 to 10000"),
         ("intake.memory", 0 < configuration.intake.memory <= 1, "above 0, at most 1"),
         ("intake.disk_mib", 0 <= configuration.intake.disk_mib <= _MANY, f"0 to {_MANY}"),
         ("intake.queue", 1 <= configuration.intake.queue <= _MANY, f"1 to {_MANY}"),
@@ -240,7 +281,7 @@ def check(configuration: Configuration) -> None:
         raise BadInput(f"policy.name: no policy {policy.name!r}; there is {', '.join(policies.names())}")
     _check_address(configuration.redis.url)
     _check_weaviate(configuration.weaviate)
-    for section in ("models", *(f"roles.{role}" for role in ROLES)):
+    for section in ("models", "embedder", *(f"roles.{role}" for role in ROLES)):
         _check_model(section, _section(configuration, section))
     for model, price in configuration.prices.items():
         for part, value in (("input", price.input), ("output", price.output)):
@@ -284,7 +325,8 @@ def _check_weaviate(given: WeaviateSettings) -> None:
 
 
 def _section(configuration: Configuration, name: str) -> dict[str, Any]:
-    struct = configuration.models if name == "models" else configuration.roles.of(name.split(".")[1])  # type: ignore[arg-type]  # from ROLES
+    roles = {f"roles.{role}": configuration.roles.of(role) for role in ROLES}
+    struct = {"models": configuration.models, "embedder": configuration.embedder, **roles}[name]
     return {key: value for key, value in msgspec.structs.asdict(struct).items() if value is not UNSET}
 
 

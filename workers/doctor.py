@@ -89,7 +89,7 @@ def _packages() -> Row:
 
 
 def _configuration(resolved: Resolved) -> Row:
-    given = sum(origin.kind != "default" for origin in resolved.origins.values())
+    given = sum(origin.given for origin in resolved.origins.values())
     where = str(resolved.file) if resolved.file else "no chime.toml here (chime init writes one)"
     return Row(check="configuration", status="ok", detail=f"{where}; {_counted(given, 'setting')} not the default")
 

@@ -20,8 +20,12 @@ from events.parameters import Parameters
 from workers import paths
 from workers.configuration import ROLES, Configuration, ModelDefaults, PolicySettings, Price, WeaviateSettings, check
 from workers.presets import PRESETS
+from workers.profiles import profile_of
 
 FILE = "chime.toml"
+
+#: the setting that chooses an embedder
+EMBEDDER = "embedder.name"
 
 #: variables that are read beside the settings' own
 SPECIAL_VARIABLES = ("CHIME_CONFIG", "CHIME_PRESET", "CHIME_DEBUG", WeaviateSettings().api_key_env)
@@ -29,14 +33,21 @@ SPECIAL_VARIABLES = ("CHIME_CONFIG", "CHIME_PRESET", "CHIME_DEBUG", WeaviateSett
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a value comes from: `flag -s`, `environment CHIME_HOME`, `file chime.toml:3`, `preset paper`, `default`."""
+    """Where a value comes from: `flag -s`, `environment CHIME_HOME`, `file chime.toml:3`, `preset paper`,
+    `profile minilm` (the thresholds of the chosen embedder), `default`.
+    """
 
-    kind: Literal["flag", "environment", "file", "preset", "default"]
+    kind: Literal["flag", "environment", "file", "preset", "profile", "default"]
     detail: str = ""
 
     @property
     def text(self) -> str:
         return f"{self.kind} {self.detail}".rstrip()
+
+    @property
+    def given(self) -> bool:
+        """Whether somebody asked for the value."""
+        return self.kind not in ("profile", "default")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +144,7 @@ def variable(key: str) -> str:
 
 
 def resolve(flags: Flags, environment: Mapping[str, str], folder: Path) -> Resolved:
-    """Flags over environment over file over preset over defaults.
+    """Flags over environment over file over preset over the embedder's profile over defaults.
 
     Args:
         flags: of the command line.
@@ -149,7 +160,9 @@ def resolve(flags: Flags, environment: Mapping[str, str], folder: Path) -> Resol
     from_flags = _flag_layer(flags)
     preset = flags.preset or environment.get("CHIME_PRESET") or layer.pop("preset", Given("", Origin("default"))).value
     given = {key: Given(value, Origin("default")) for key, value in defaults().items()}
-    given |= _preset_layer(str(preset)) | layer | from_environment | from_flags
+    for one in (_preset_layer(str(preset)), layer, from_environment, from_flags):
+        given = _without_other_embedders(given, one) | one
+    given |= _profile_layer(given)
     values = {key: _typed(key, one) for key, one in given.items()}
     origins = {key: one.origin for key, one in given.items()}
     configuration = _built(values, origins)
@@ -356,6 +369,25 @@ def _preset_layer(name: str) -> dict[str, Given]:
     if name not in PRESETS:
         raise UnknownName("preset", name, PRESETS)
     return {key: Given(value, Origin("preset", name)) for key, value in PRESETS[name].items()}
+
+
+def _without_other_embedders(below: Mapping[str, Given], layer: Mapping[str, Given]) -> dict[str, Given]:
+    """`below` without the options of its embedder, where `layer` names another one: that may not even have them."""
+    wanted = layer.get(EMBEDDER)
+    if wanted is None or wanted.value == below[EMBEDDER].value:
+        return dict(below)
+    own = {key: Given(value, Origin("default")) for key, value in defaults().items() if key.startswith("embedder.")}
+    return {**below, **own}
+
+
+def _profile_layer(given: Mapping[str, Given]) -> dict[str, Given]:
+    """The thresholds of the embedder that `given` names, where nobody gave them."""
+    name, model = (str(given[f"embedder.{part}"].value) for part in ("name", "model"))
+    profile = profile_of(name, model)
+    if profile is None:
+        return {}
+    layer = {f"policy.{key}": Given(value, Origin("profile", profile.name)) for key, value in profile.values.items()}
+    return {key: one for key, one in layer.items() if not given[key].origin.given}
 
 
 def _flag_layer(flags: Flags) -> dict[str, Given]:

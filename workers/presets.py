@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 #: name -> dotted setting -> value; a preset replaces defaults, so whatever is given elsewhere still counts
 PRESETS: Mapping[str, Mapping[str, str | int | float]] = {
-    # Table 7 of the paper
+    # Table 7 of the paper; its thresholds are those of its embedder (`workers.profiles`)
     "paper": {
         "models.temperature": 0,
         "models.max_tokens": 16_384,
@@ -17,11 +17,7 @@ PRESETS: Mapping[str, Mapping[str, str | int | float]] = {
         "policy.beta": "0.2",
         "policy.top_n": 20,
         "policy.top_k": 3,
-        "policy.floor": "0.3",
-        "policy.margin": "0.03",
         "policy.theta_conf": "0.5",
-        "policy.novelty": "0.1",
-        "policy.theta_merge": "0.88",
         "policy.n_min": 3,
         "policy.theta_prune": "-0.1",
         "run.concurrency": 16,
@@ -31,6 +27,13 @@ PRESETS: Mapping[str, Mapping[str, str | int | float]] = {
         "episode.max_errors": 10,
         "episode.seed": 42,
         "episode.budget_s": 3600,
+        "embedder.name": "sentence-transformers",
+        "embedder.model": "Qwen/Qwen3-Embedding-0.6B",
+        "embedder.batch_size": 16,
+        "embedder.max_length": 16_384,
+        # The model's own prompt for queries; the paper does not say which it used.
+        "embedder.query_instruction": "Instruct: Given a web search query, retrieve relevant passages that answer the "
+        "query\nQuery:",
     }
 }
 
@@ -105,7 +108,24 @@ MEANINGS: Mapping[str, str] = {
     "episode.seed": "handed to every reset of the environment",
     "episode.trajectory_chars": "how much of the trajectory the gate sees, characters: head and tail",
     "episode.environment_attempts": "attempts from reset, after the environment crashed",
-    "embedder.name": "hash (lexical, no download), sentence-transformers, openai",
+    "embedder.name": "hash (lexical, no download), minilm, sentence-transformers, openai (any /v1/embeddings)",
+    "embedder.model": "Hugging Face id or folder, or what the server calls it (sentence-transformers, openai)",
+    "embedder.revision": 'commit or tag (sentence-transformers); "" = the newest at hand, recorded',
+    "embedder.dimension": "leading dimensions that are kept; 0 = all (sentence-transformers, openai)",
+    "embedder.max_length": "tokens of a text; 0 = the model's own (sentence-transformers)",
+    "embedder.max_chars": "characters of a text that are sent; 0 = all (openai)",
+    "embedder.query_instruction": "stands before each query, never before a document (sentence-transformers, openai)",
+    "embedder.dtype": "of the weights: float32, float16, bfloat16 (sentence-transformers)",
+    "embedder.batch_size": "texts at once",
+    "embedder.device": "auto, cpu, cuda, ... (minilm, sentence-transformers)",
+    "embedder.base_url": "ends in /v1 (openai)",
+    "embedder.api_key_env": "NAME of the variable that holds the key; the key itself never stands here (openai)",
+    "embedder.timeout_s": "one try, seconds (openai)",
+    "embedder.connect_timeout_s": "seconds (openai)",
+    "embedder.retries": "further tries after the first (openai)",
+    "embedder.retry_base_s": "first wait between tries, seconds; doubles, with jitter (openai)",
+    "embedder.deadline_s": "one call with all its tries and waits, seconds (openai)",
+    "embedder.stop_after": "calls in a row without an answer after which the run stops (openai)",
     "bank.store": "replica (in each process) or weaviate (one server for all); either gives the same candidates",
     "weaviate.url": 'http:// or https://; "" = a server of this home, started when needed',
     "weaviate.grpc_url": 'host:port or https://host:port; "" = the same host, port 50051',

@@ -8,7 +8,8 @@ from workers.presets import SECTIONS, meaning
 
 _HEAD = """\
 # Chime's configuration. Every line that is commented out holds the default; take the # away to change it.
-# Flags win over the environment (CHIME_...), the environment over this file, this file over a preset.
+# Flags win over the environment (CHIME_...), the environment over this file, this file over a preset, and all of them
+# over the thresholds of the chosen embedder (docs/embedders.md): those below are the ones of `hash`.
 # `chime config show --origin` prints what is in force and why; `chime config show --preset paper --diff`
 # what the paper's Table 7 does differently.
 

@@ -270,7 +270,7 @@ def test_config_show_and_diff(folder, capsys):
     assert "file chime.toml:2" in out
     assert main(["config", "show", "--preset", "paper", "--diff", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["data"]
-    assert {row["setting"]: row["value"] for row in rows} == {
+    assert {row["setting"]: row["value"] for row in rows if not row["setting"].startswith("embedder.")} == {
         "models.max_tokens": 16384,
         "models.timeout_s": 2400,
         "models.retries": 15,
@@ -278,6 +278,10 @@ def test_config_show_and_diff(folder, capsys):
         "policy.beta": "0.3",
         "run.protocol": "table1",
     }
+    assert main(["config", "show", "--preset", "paper", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["data"]
+    origins = {row["setting"]: row["origin"] for row in rows}
+    assert (origins["embedder.model"], origins["policy.theta_merge"]) == ("preset paper", "profile qwen3")
 
 
 def test_init_writes_once(folder, capsys):

@@ -1,9 +1,11 @@
 import pytest
 
 from events.errors import BadInput, UnknownName
+from events.parameters import Parameters
 from workers.configuration import WeaviateSettings
 from workers.layers import Flags, defaults, resolve, settings, shown, variable
 from workers.presets import MEANINGS, PRESETS, SECTIONS, meaning
+from workers.profiles import PROFILES, THRESHOLDS
 from workers.template import template
 
 
@@ -31,7 +33,9 @@ def test_defaults_without_anything(tmp_path):
     assert got.home == tmp_path / ".chime"
     assert got.file is None
     assert not got.home.exists()
-    assert {origin.text for origin in got.origins.values()} == {"default"}
+    assert {origin.text for origin in got.origins.values()} == {"default", "profile hash"}
+    assert not any(origin.given for origin in got.origins.values())
+    assert dict(got.values) == defaults()
     assert got.configuration.lag() == 32
     assert got.configuration.policy.name == "credit"
 
@@ -118,6 +122,10 @@ def test_missing_model_and_endpoint_say_what_to_set(tmp_path):
         ("[weaviate]\nurl = 'http://h'\ngrpc_url = 'http://h:1'\n", "chime.toml:3: weaviate.grpc_url: is no address"),
         ("[weaviate]\ngrpc_url = 'h:50051'\n", "chime.toml:2: weaviate.grpc_url: belongs to a server of yours"),
         ("[weaviate]\napi_key_env = 'se-cret'\n", "chime.toml:2: weaviate.api_key_env: must be the name of"),
+        ("[embedder]\nbatch_size = 0\n", "chime.toml:2: embedder.batch_size: is out of its range; it must be 1 to"),
+        ("[embedder]\ndtype = 'int8'\n", "chime.toml:2: embedder.dtype: 'int8' is none of float32, float16, bfloat16"),
+        ("[embedder]\nbase_url = 'host:1'\n", "chime.toml:2: embedder.base_url: is out of its range; it must be http"),
+        ("[embedder]\napi_key_env = 'sk-secret'\n", "chime.toml:2: embedder.api_key_env: must be the name of"),
         ("preset = 'papr'\n", "unknown preset 'papr'; known: paper"),
     ],
 )  # fmt: skip
@@ -215,13 +223,63 @@ def test_the_preset_holds_table_7(tmp_path):
         0, 16_384, 2400, 15, 50,
     )  # fmt: skip
     parameters = got.policy.parameters.recorded()
-    assert {name: str(parameters[name]) for name in parameters if f"policy.{name}" in PRESETS["paper"]} == {
+    named = {*THRESHOLDS, *(key.removeprefix("policy.") for key in PRESETS["paper"])}
+    assert {name: str(parameters[name]) for name in parameters if name in named} == {
         "lambda": "3", "alpha": "1", "beta": "0.2", "top_n": "20", "top_k": "3", "floor": "0.3", "margin": "0.03",
         "theta_conf": "0.5", "novelty": "0.1", "theta_merge": "0.88", "n_min": "3", "theta_prune": "-0.1",
     }  # fmt: skip
     assert (got.run.concurrency, got.run.ordering_seed) == (16, 42)
     episode = got.episode
     assert (episode.max_steps, episode.max_errors, episode.seed, episode.budget_s) == (100, 10, 42, 3600)
+    embedder = got.embedder
+    assert (embedder.name, embedder.model) == ("sentence-transformers", "Qwen/Qwen3-Embedding-0.6B")
+    assert (embedder.batch_size, embedder.max_length) == (16, 16_384)
+
+
+@pytest.mark.parametrize(
+    ("sets", "profile"),
+    [
+        (("embedder.name=hash",), "hash"),
+        (("embedder.name=minilm",), "minilm"),
+        (("embedder.name=sentence-transformers", "embedder.model=Qwen/Qwen3-Embedding-0.6B"), "qwen3"),
+        (("embedder.name=sentence-transformers", "embedder.model=sentence-transformers/all-MiniLM-L6-v2"), "minilm"),
+        (("embedder.name=openai", "embedder.model=qwen3-embedding:0.6b"), "qwen3"),
+        (("embedder.name=openai", "embedder.model=somebodys-model"), None),
+    ],
+)
+def test_thresholds_come_from_the_embedders_profile(tmp_path, sets, profile):
+    """Each threshold that nobody gave is that of the chosen embedder, by its model too, and says so."""
+    got = resolve(Flags(sets=(*sets, "policy.floor=0.42")), {}, tmp_path)
+    assert (got.values["policy.floor"], got.origins["policy.floor"].text) == ("0.42", "flag -s policy.floor")
+    values = PROFILES[profile].values if profile else Parameters().recorded()
+    for name in THRESHOLDS[1:]:
+        assert got.values[f"policy.{name}"] == values[name]
+        assert got.origins[f"policy.{name}"].text == (f"profile {profile}" if profile else "default")
+    assert got.configuration.policy.parameters.recorded()["theta_merge"] == values["theta_merge"]
+    assert got.origins["policy.lambda"].text == "default"
+
+
+def test_every_profile_says_every_threshold_and_fits(tmp_path):
+    """A profile holds exactly the parameters that are compared with similarities; those of hash are the defaults."""
+    for profile in PROFILES.values():
+        assert tuple(profile.values) == THRESHOLDS
+        changed = Parameters().changed(profile.values).recorded()
+        assert {name: changed[name] for name in THRESHOLDS} == dict(profile.values)
+    assert {**Parameters().recorded(), **PROFILES["hash"].values} == Parameters().recorded()
+
+
+def test_another_embedder_drops_the_options_of_the_one_below(tmp_path):
+    """A flag that names another embedder than the file or the preset leaves their options, which it may not have."""
+    text = '[embedder]\nname = "openai"\nmodel = "m"\nbase_url = "http://h/v1"\nretries = 0\n'
+    assert resolved(tmp_path, text).configuration.embedder.given() == {
+        "model": "m", "base_url": "http://h/v1", "retries": 0,
+    }  # fmt: skip
+    assert resolved(tmp_path, text, preset="paper").configuration.embedder.max_length == 0
+    for other in (resolved(tmp_path, text, sets=("embedder.name=hash",)), resolve(Flags(preset="paper", sets=("embedder.name=hash",)), {}, tmp_path)):  # fmt: skip  # noqa: E501 - two ways to the same
+        assert other.configuration.embedder.given() == {}
+        assert other.origins["policy.floor"].text == "profile hash"
+    same = resolved(tmp_path, text, sets=("embedder.name=openai", "embedder.model=n"))
+    assert same.configuration.embedder.given() == {"model": "n", "base_url": "http://h/v1", "retries": 0}
 
 
 def test_the_template_says_everything_and_changes_nothing(tmp_path):
