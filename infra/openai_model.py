@@ -12,19 +12,9 @@ import msgspec
 import structlog
 
 from events.codec import canonical
-from infra.breaker import Breaker
-from infra.model_errors import (
-    LONGEST_PAUSE_S,
-    LONGEST_WARM_UP_PAUSE_S,
-    MALFORMED_RETRIES,
-    Failed,
-    Failure,
-    malformed,
-    no_json,
-    of_error_object,
-    said,
-)
+from infra.model_errors import Failed, Failure, malformed, no_json, of_error_object, said
 from infra.openai_client import Abilities, Clients, Format
+from infra.tries import Tries
 from runtime.errors import ModelRefused, ModelUnavailable, RunStopped
 from runtime.ports import CallKey, ChatAnswer, ChatRequest, Clock, Role, TokenUsage, ToolCall
 from runtime.settings import EndpointSettings, ModelSettings, Thinking
@@ -45,9 +35,6 @@ _NAME_CHARS = 200
 
 #: thinking that no parser of the server's has taken out of the answer; without an end where the answer was cut off
 _THOUGHT = re.compile(r"\A\s*<think>(.*?)(?:</think>\s*|\Z)", re.DOTALL)
-
-#: kind of the `RunStopped` for an endpoint that can be reached and gives no answer, call after call
-DOWN = "endpoint_down"
 
 _WEAKER: dict[Format, Format] = {"json_schema": "json_object", "json_object": "text"}
 
@@ -86,96 +73,35 @@ class OpenAIModel:
         model, endpoint = self._models[request.role], self._endpoints[request.role]
         place = (endpoint.base_url, model.model)
         known = abilities = self._clients.abilities.get(place, Abilities())
-        breaker = self._clients.breakers[place]
-        given_up = breaker.given_up
-        failures: list[Failure] = []
-        began = self._clock.monotonic()
+        secret = self._clients.key(endpoint)
+        tries = Tries(endpoint, secret, self._clients.breakers[place], self._clock, self._rng)
         while True:
-            left_s = began + endpoint.deadline_s - self._clock.monotonic()
             parameters = _parameters(request, model, abilities)
             try:
-                body = await self._clients.post(endpoint, parameters, min(endpoint.timeout_s, left_s))
+                body = await self._clients.post(endpoint, parameters, tries.limit_s)
                 answer = _completion(body, request, key, datetime.fromisoformat(self._clock.utc()))
             except Failed as failed:
-                failure, cause = failed.failure.shown(self._clients.key(endpoint)), failed.__cause__
+                failure, cause = failed.failure.shown(secret), failed.__cause__
             else:
                 # Only now: what was left out for a request that is refused all the same was not the reason. And only
                 # what this call has found out: others may have learnt more since it began.
                 if abilities != known:
                     self._clients.abilities[place] = abilities
-                breaker.answered()
+                tries.answered()
                 return answer
             if (weaker := _without(abilities, failure, request)) is not None:
                 _log.info("capability_refused", model=model.model, capability=failure.capability, reason=failure.reason)
                 abilities = weaker
                 continue
-            failures.append(failure)
-            pause_s = self._pause_s(failure, len(failures), endpoint)
-            in_time = self._clock.monotonic() + pause_s < began + endpoint.deadline_s
-            final = self._final(failures, endpoint, in_time=in_time, hopeless=breaker.given_up > given_up)
-            if final is not None:
-                raise _counted(final, failure, breaker, endpoint) from cause
+            try:
+                pause_s = tries.pause_s(failure)
+            except (RunStopped, ModelRefused, ModelUnavailable) as final:
+                raise final from cause
             _log.warning(
                 "model_retried", call=key.id, run_id=key.run, model_role=request.role, kind=failure.kind,
-                attempt=len(failures), pause_s=round(pause_s, 2), reason=failure.reason,
+                attempt=tries.failed, pause_s=round(pause_s, 2), reason=failure.reason,
             )  # fmt: skip
             await self._clock.sleep(pause_s)
-
-    def _final(
-        self, failures: list[Failure], endpoint: EndpointSettings, *, in_time: bool, hopeless: bool
-    ) -> RunStopped | ModelRefused | ModelUnavailable | None:
-        """What the last failure means after those before it; None: another try.
-
-        Args:
-            failures: of this call, at least one.
-            endpoint: how patiently it is asked.
-            in_time: there is time for another try.
-            hopeless: another call gave the endpoint up after this one began.
-        """
-        failure = failures[-1]
-        told = f"{endpoint.base_url}: {failure.reason}"
-        if failure.action == "stop":
-            if failure.kind == "key" and not self._clients.key(endpoint):
-                told += f" (no key was sent: {endpoint.api_key_env or 'api_key_env'} is empty)"
-            return RunStopped(failure.kind, told, failure.status)
-        if failure.action in ("refuse", "change"):
-            return ModelRefused(failure.kind, failure.reason, failure.status)
-        if failure.status == 500 and failure in failures[-2:-1]:
-            return ModelRefused(failure.kind, f"twice the same: {failure.reason}", failure.status)
-        tries = "1 try" if len(failures) == 1 else f"{len(failures)} tries"
-        if hopeless:
-            return RunStopped(DOWN, f"{told} ({tries}; another call gave the endpoint up)", failure.status)
-        spent = sum(one.kind == "malformed" for one in failures) > MALFORMED_RETRIES
-        if failure.action == "give_up" or spent or len(failures) > endpoint.retries:
-            return ModelUnavailable(failure.kind, f"{told} ({tries})", failure.status)
-        if not in_time:
-            tries += f", and no time for another within {endpoint.deadline_s:g} s"
-            return ModelUnavailable(failure.kind, f"{told} ({tries})", failure.status)
-        return None
-
-    def _pause_s(self, failure: Failure, tries: int, endpoint: EndpointSettings) -> float:
-        """What the server asked for, and full jitter over a pause that doubles."""
-        longest = LONGEST_WARM_UP_PAUSE_S if failure.kind == "warming_up" else LONGEST_PAUSE_S
-        doubled = min(longest, endpoint.retry_base_s * 2.0 ** min(tries - 1, 32))
-        return (failure.retry_after_s or 0.0) + self._rng.uniform(0, doubled)
-
-
-def _counted(
-    final: RunStopped | ModelRefused | ModelUnavailable, failure: Failure, breaker: Breaker, endpoint: EndpointSettings
-) -> RunStopped | ModelRefused | ModelUnavailable:
-    """What a call came to, beside what others of its endpoint came to: `RunStopped` where the endpoint is given up."""
-    if isinstance(final, RunStopped):
-        return final
-    if isinstance(final, ModelRefused) and failure.action != "retry":
-        breaker.answered()
-        return final
-    if failure.unreached:
-        breaker.give_up()
-        return RunStopped(failure.kind, final.reason, failure.status)
-    if breaker.fail(endpoint.stop_after):
-        told = f"{endpoint.base_url}: {failure.reason} ({breaker.failed} calls in a row got no answer)"
-        return RunStopped(DOWN, told, failure.status)
-    return final
 
 
 def _without(abilities: Abilities, failure: Failure, request: ChatRequest) -> Abilities | None:

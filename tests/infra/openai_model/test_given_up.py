@@ -24,8 +24,9 @@ from scripted_endpoint import (
 )
 
 from infra.openai_client import Clients
-from infra.openai_model import DOWN, OpenAIModel
+from infra.openai_model import OpenAIModel
 from infra.telemetry import configure
+from infra.tries import DOWN
 from runtime.errors import ModelRefused, ModelUnavailable, RunStopped
 from runtime.ports import Role
 from runtime.settings import EndpointSettings, ModelSettings

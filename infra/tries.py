@@ -1,0 +1,111 @@
+"""The tries of one call to an endpoint: which failures are tried again, after which pause, and what is the last word.
+
+The table is in `infra.model_errors`; what calls in a row come to is counted in `infra.breaker`.
+"""
+
+import random
+
+from infra.breaker import Breaker
+from infra.model_errors import LONGEST_PAUSE_S, LONGEST_WARM_UP_PAUSE_S, MALFORMED_RETRIES, Failure
+from runtime.errors import ModelRefused, ModelUnavailable, RunStopped
+from runtime.ports import Clock
+from runtime.settings import EndpointSettings
+
+#: kind of the `RunStopped` for an endpoint that can be reached and gives no answer, call after call
+DOWN = "endpoint_down"
+
+
+class Tries:
+    """Of one call, from now on.
+
+    Args:
+        endpoint: how patiently it is asked.
+        key: that was sent to it; "" = none.
+        breaker: of the endpoint's model, shared by its calls.
+        clock: waits between tries.
+        rng: jitter.
+    """
+
+    def __init__(
+        self, endpoint: EndpointSettings, key: str, breaker: Breaker, clock: Clock, rng: random.Random
+    ) -> None:
+        self._endpoint, self._key, self._breaker, self._clock, self._rng = endpoint, key, breaker, clock, rng
+        self._given_up = breaker.given_up
+        self._failures: list[Failure] = []
+        self._ends_s = clock.monotonic() + endpoint.deadline_s
+
+    @property
+    def limit_s(self) -> float:
+        """How long the next try may take."""
+        return min(self._endpoint.timeout_s, self._ends_s - self._clock.monotonic())
+
+    @property
+    def failed(self) -> int:
+        """Tries that have failed."""
+        return len(self._failures)
+
+    def answered(self) -> None:
+        """The call has its answer."""
+        self._breaker.answered()
+
+    def pause_s(self, failure: Failure) -> float:
+        """How long to wait after one more try that failed, as `Failure.shown`.
+
+        Raises:
+            RunStopped: nothing on this endpoint can work.
+            ModelRefused: this request will not be answered.
+            ModelUnavailable: no answer within the tries.
+        """
+        self._failures.append(failure)
+        pause_s = self._pause_s(failure)
+        final = self._final(in_time=self._clock.monotonic() + pause_s < self._ends_s)
+        if final is not None:
+            raise self._counted(final, failure)
+        return pause_s
+
+    def _final(self, *, in_time: bool) -> RunStopped | ModelRefused | ModelUnavailable | None:
+        """What the last failure means after those before it; None: another try, where there is time for one."""
+        failure, endpoint = self._failures[-1], self._endpoint
+        told = f"{endpoint.base_url}: {failure.reason}"
+        if failure.action == "stop":
+            if failure.kind == "key" and not self._key:
+                told += f" (no key was sent: {endpoint.api_key_env or 'api_key_env'} is empty)"
+            return RunStopped(failure.kind, told, failure.status)
+        if failure.action in ("refuse", "change"):
+            return ModelRefused(failure.kind, failure.reason, failure.status)
+        if failure.status == 500 and failure in self._failures[-2:-1]:
+            return ModelRefused(failure.kind, f"twice the same: {failure.reason}", failure.status)
+        tries = "1 try" if len(self._failures) == 1 else f"{len(self._failures)} tries"
+        # Another call gave the endpoint up after this one began.
+        if self._breaker.given_up > self._given_up:
+            return RunStopped(DOWN, f"{told} ({tries}; another call gave the endpoint up)", failure.status)
+        spent = sum(one.kind == "malformed" for one in self._failures) > MALFORMED_RETRIES
+        if failure.action == "give_up" or spent or len(self._failures) > endpoint.retries:
+            return ModelUnavailable(failure.kind, f"{told} ({tries})", failure.status)
+        if not in_time:
+            tries += f", and no time for another within {endpoint.deadline_s:g} s"
+            return ModelUnavailable(failure.kind, f"{told} ({tries})", failure.status)
+        return None
+
+    def _pause_s(self, failure: Failure) -> float:
+        """What the server asked for, and full jitter over a pause that doubles."""
+        longest = LONGEST_WARM_UP_PAUSE_S if failure.kind == "warming_up" else LONGEST_PAUSE_S
+        doubled = min(longest, self._endpoint.retry_base_s * 2.0 ** min(len(self._failures) - 1, 32))
+        return (failure.retry_after_s or 0.0) + self._rng.uniform(0, doubled)
+
+    def _counted(
+        self, final: RunStopped | ModelRefused | ModelUnavailable, failure: Failure
+    ) -> RunStopped | ModelRefused | ModelUnavailable:
+        """What the call came to, beside what others came to: `RunStopped` where the endpoint is given up."""
+        if isinstance(final, RunStopped):
+            return final
+        if isinstance(final, ModelRefused) and failure.action != "retry":
+            self._breaker.answered()
+            return final
+        if failure.unreached:
+            self._breaker.give_up()
+            return RunStopped(failure.kind, final.reason, failure.status)
+        if self._breaker.fail(self._endpoint.stop_after):
+            calls = f"{self._breaker.failed} calls in a row got no answer"
+            return RunStopped(DOWN, f"{self._endpoint.base_url}: {failure.reason} ({calls})", failure.status)
+        return final
