@@ -71,11 +71,13 @@ class RunConfig(Struct, frozen=True, kw_only=True):
     operational: dict[str, Any] = {}
 
 
-class EmbedderIdentity(Struct, frozen=True, kw_only=True):
+class EmbedderIdentity(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a bank's vectors were made with; vectors of two fingerprints never meet."""
 
     fingerprint: str
     dimension: Ordinal
+    #: vectors of texts that are the same for everybody, where a server embeds: it may be another model by the same name
+    probes: list[Vector] = []
 
 
 class SeedBank(Struct, frozen=True, kw_only=True, omit_defaults=True):

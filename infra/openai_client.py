@@ -85,6 +85,17 @@ class Clients:
         )
         return await _whole(asking, limit_s)
 
+    async def embeddings(self, endpoint: EndpointSettings, parameters: Mapping[str, Any], limit_s: float) -> bytes:
+        """The body of one answer to an embedding's `parameters`, whole within `limit_s`.
+
+        Raises:
+            Failed: with what it means.
+        """
+        asking = self.of(endpoint).embeddings.with_streaming_response.create(
+            **parameters, timeout=Timeout(None, connect=endpoint.connect_timeout_s)
+        )
+        return await _whole(asking, limit_s)
+
     async def models(self, endpoint: EndpointSettings, limit_s: float) -> bytes:
         """The body of the endpoint's list of models, whole within `limit_s`.
 

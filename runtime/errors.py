@@ -4,6 +4,7 @@ Mismatch
 └── MissingBlob             a body that the log names is not in the blob store, or is damaged
 Unreachable
 ├── ModelUnavailable        no usable answer from the endpoint within the retries
+├── EmbedderUnavailable     the embedder's server or model cannot be reached: a later try may fare better
 ├── StoreAway               the log's server, or where bodies are kept, does not answer or is full: worth waiting for
 ├── EnvironmentUnavailable  the benchmark's environment is not installed or its host does not start
 └── RunStopped              nothing on this endpoint can work: no connection, key, quota, unknown model, call after call
@@ -47,6 +48,17 @@ class ModelUnavailable(Unreachable):
     def __init__(self, kind: str, reason: str, status: int | None = None) -> None:
         self.kind, self.reason, self.status = kind, reason, status
         super().__init__(f"model: {reason}")
+
+
+class EmbedderUnavailable(Unreachable):
+    """The embedder's server gives no usable answer within the retries, or its model cannot be fetched.
+
+    `kind` and `status` as in `ModelUnavailable`.
+    """
+
+    def __init__(self, kind: str, reason: str, status: int | None = None) -> None:
+        self.kind, self.reason, self.status = kind, reason, status
+        super().__init__(f"embedder: {reason}")
 
 
 class RunStopped(Unreachable):

@@ -7,18 +7,20 @@ import math
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
-from events.errors import BadInput
 from events.kinds import EmbedderIdentity
 from events.vectors import ONE, Vector, of_raw
+from infra.embedders import Around
 from runtime.ports import Side
+
+OPERATIONAL: frozenset[str] = frozenset()
 
 #: dimensions; a power of two, so that a bucket is a few bits of the hash
 _DIMENSION = 256
@@ -106,20 +108,28 @@ class HashEmbedder:
 
     identity = EmbedderIdentity(fingerprint=f"hash-ngram-v1-d{_DIMENSION}-q24", dimension=_DIMENSION)
 
+    async def identify(self) -> EmbedderIdentity:
+        return self.identity
+
+    async def start(self) -> None:
+        """Nothing to do."""
+
     async def embed(self, texts: Sequence[str], side: Side) -> list[Vector]:
         """One vector per text; both sides alike."""
         del side
         return [embedded(text) for text in texts]
 
+    async def aclose(self) -> None:
+        """Nothing to do."""
 
-def create(options: Mapping[str, Any]) -> HashEmbedder:
-    """The embedder; it has no options.
 
-    Raises:
-        BadInput: an option is given.
-    """
-    if options:
-        raise BadInput(f"the hash embedder has no option {min(options)!r}")
+class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """It has no options."""
+
+
+def create(settings: Settings, around: Around) -> HashEmbedder:
+    """The embedder."""
+    del settings, around
     return HashEmbedder()
 
 

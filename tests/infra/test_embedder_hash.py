@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from events.errors import BadInput
 from events.vectors import ONE, Vector
 from infra import embedders
-from infra.embedders.hash import HashEmbedder, create, embedded
+from infra.embedders.hash import HashEmbedder, embedded
 
 
 def components(vector: Vector) -> np.ndarray:
@@ -72,5 +72,5 @@ def test_by_name():
     identity = embedders.load("hash").identity
     assert identity.dimension == 256
     assert "256" in identity.fingerprint
-    with pytest.raises(BadInput, match="no option 'size'"):
-        create({"size": 3})
+    with pytest.raises(BadInput, match=r"^embedder.size: the hash embedder has no such option; it has none$"):
+        embedders.load("hash", {"size": 3})
