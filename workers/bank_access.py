@@ -19,6 +19,7 @@ from events.errors import BadInput, ChimeError, Unreachable
 from infra import banks
 from infra.banks.serving import BankServer
 from infra.weaviate_address import WeaviateAddress
+from infra.weaviate_asking import answering
 from infra.weaviate_server import Start, revive, running, weaviate_server
 from runtime.ports import Clock
 from workers.configuration import WeaviateSettings
@@ -111,6 +112,18 @@ class BankAccess:
                     raise
             assert self.current is not None  # noqa: S101 - `_held` says that it has started once it is there
             return self.current
+
+    async def assert_answering(self) -> None:
+        """A server of yours answers, takes the key, and is not too old; the home's own is started by us.
+
+        Raises:
+            BadInput: it does not take us; says why.
+            Unreachable: it does not answer, or cannot be started.
+        """
+        if self._settings.url:
+            await to_thread.run_sync(answering, address_of(self._settings, self._keys))
+        server = await self.server()
+        await server.names()
 
     async def reachable(self) -> BankServer | None:
         """As `server`; where there is none, None: it is said once, and a replica answers meanwhile."""

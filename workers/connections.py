@@ -12,7 +12,6 @@ from anyio import to_thread
 
 from events.errors import BadInput, Unreachable
 from events.ids import Position, RunId, run_id
-from infra.banks.errors import BankAway
 from infra.banks.generations import Generations
 from infra.blobs import FolderBlobs, RedisBlobs
 from infra.calls import CallStore, RedisCalls
@@ -208,13 +207,12 @@ async def assert_bank_there(there: Server, store: Store) -> None:
     """The server of a run that is to recall from `store` answers and takes us, before anything is begun.
 
     Raises:
-        BadInput: the client is not installed, or an address or key is none.
-        Unreachable: it does not answer, refuses the key, is too old, or cannot be started.
+        BadInput: the client is not installed, or the server does not take us.
+        Unreachable: it does not answer, or cannot be started.
     """
     if store != "weaviate" or there.banks is None:
         return
-    server = await there.banks.server()
     try:
-        await server.names()
-    except BankAway as away:
+        await there.banks.assert_answering()
+    except Unreachable as away:
         raise Unreachable(f"{away}; once it answers give the same command again, or add --bank replica") from away

@@ -1,12 +1,13 @@
 """What Chime needs, checked one by one: each row says how it is and what would put it right."""
 
+import json
 import platform
 import shutil
 import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -17,8 +18,9 @@ import anyio.to_thread
 from msgspec import Struct
 from redis.asyncio import Redis
 
-from events.errors import ChimeError
+from events.errors import BadInput, ChimeError
 from infra import embedders
+from infra.banks.generations import Generations
 from infra.clock import SystemClock
 from infra.environments import BUILT_IN
 from infra.environments.install import INSTALLABLE, installed
@@ -27,6 +29,13 @@ from infra.redis_client import connected, durability, our_errors, redacted
 from infra.redis_log import RedisLogStore
 from infra.redis_server import binaries, running
 from infra.rq_queue import RqQueue
+from infra.weaviate_address import WeaviateAddress
+from infra.weaviate_asking import answering
+from infra.weaviate_finding import ADVICE
+from infra.weaviate_finding import ways as weaviate_ways
+from infra.weaviate_server import running as weaviate_running
+from runtime.ports import LogOverview
+from workers.bank_access import address_of
 from workers.configuration import ROLES, Configuration
 from workers.home import fault
 from workers.layers import Resolved
@@ -44,6 +53,9 @@ _CLOCK_S = 5.0
 #: no clock that is right is before this year
 _YEAR = 2025
 _OLDEST_PYTHON = (3, 11)
+#: collections of banks in Weaviate, and what would round their vectors
+_COLLECTIONS = ("PlanningMemory", "ExecutionMemory")
+_QUANTISERS = ("bq", "pq", "rq", "sq")
 
 
 class Row(Struct, frozen=True, kw_only=True):
@@ -64,6 +76,8 @@ async def examine(resolved: Resolved, environment: Mapping[str, str]) -> AsyncIt
     yield _configuration(resolved)
     yield _home(resolved.home)
     async for row in _redis(resolved):
+        yield row
+    async for row in _weaviate(resolved, environment):
         yield row
     yield _rq()
     for row in _environments(resolved.home):
@@ -147,7 +161,10 @@ async def _server(url: str, prefix: str, *, own_server: bool) -> AsyncIterator[R
             else:
                 yield Row(check="redis", status="ok", detail=f"{detail}, nothing acknowledged can be lost")
             yield await _server_clock(redis, where)
-            yield await _leftovers(url, prefix, RedisLogStore(redis, prefix, SystemClock(), where))
+            store = RedisLogStore(redis, prefix, SystemClock(), where)
+            seen = await store.overview()
+            yield await _leftovers(url, prefix, seen)
+            yield await _banks(Generations(redis, prefix, where), seen)
     except ChimeError as error:
         fix = "start it, or correct CHIME_REDIS_URL; without it Chime starts a server of its own"
         yield Row(check="redis", status="fail", detail=str(error), fix=fix)
@@ -165,9 +182,9 @@ async def _server_clock(redis: Redis, where: str) -> Row:
     return Row(check="clock of redis", status="ok", detail=detail)
 
 
-async def _leftovers(url: str, prefix: str, store: RedisLogStore) -> Row:
+async def _leftovers(url: str, prefix: str, seen: Sequence[LogOverview]) -> Row:
     """What rq keeps that belongs to nobody: jobs of runs that are finished or gone, records of workers that died."""
-    runs = [run_row(seen) for seen in await store.overview()]
+    runs = [run_row(one) for one in seen]
     async with RqQueue(url, prefix) as queue:
         found = await queue.orphans({row.run for row in runs if row.status not in FINISHED}, dry_run=True)
     if found:
@@ -176,6 +193,100 @@ async def _leftovers(url: str, prefix: str, store: RedisLogStore) -> Row:
         detail = f"{named} in the queues that belong to nobody"
         return Row(check="queue keys", status="warn", detail=detail, fix="chime ops orphans")
     return Row(check="queue keys", status="ok", detail=f"{len(runs)} run{'s' * (len(runs) != 1)}, nothing of others")
+
+
+async def _banks(generations: Generations, seen: Sequence[LogOverview]) -> Row:
+    """How far the banks are that runs have in Weaviate, against their logs."""
+    ahead, behind, equal = list[str](), list[str](), 0
+    for one in seen:
+        serving = await generations.of(one.run).serving()
+        finished = bool(one.told) and one.told[-1].kind == "run_finished"
+        if serving is None:
+            continue
+        told = f"{one.run} (bank {serving.version}, log {one.folds})"
+        if serving.version > one.folds:
+            ahead.append(told)
+        elif finished and serving.version < one.folds:
+            behind.append(told)
+        else:
+            equal += 1
+    if ahead or behind:
+        what = [f"ahead of the log: {', '.join(ahead)}"] if ahead else []
+        what += [f"left behind the log: {', '.join(behind)}"] if behind else []
+        fix = f"chime memory rebuild {(ahead or behind)[0].split()[0]}"
+        return Row(check="banks in weaviate", status="warn", detail="; ".join(what), fix=fix)
+    return Row(check="banks in weaviate", status="ok", detail=f"{equal} of {len(seen)} runs, each as far as its log")
+
+
+async def _weaviate(resolved: Resolved, environment: Mapping[str, str]) -> AsyncIterator[Row]:
+    """The server of runs whose bank is there; one that nobody wants need not be there."""
+    settings = resolved.configuration.weaviate
+    wanted = resolved.configuration.bank.store == "weaviate"
+    if settings.url:
+        try:
+            address = address_of(settings, environment)
+        except BadInput as error:
+            yield Row(check="weaviate", status="fail", detail=str(error), fix=f"correct {settings.api_key_env}")
+            return
+        yield await anyio.to_thread.run_sync(_weaviate_there, address, "")
+        return
+    own = await anyio.to_thread.run_sync(weaviate_running, resolved.home)
+    if own is not None:
+        yield await anyio.to_thread.run_sync(_weaviate_there, own.address, " (of this home)")
+        return
+    ways = [way for way in await anyio.to_thread.run_sync(weaviate_ways, resolved.home / "tools") if way.open]
+    if ways:
+        detail = f"the home's own when needed: {ways[0].name} ({ways[0].detail})"
+        yield Row(check="weaviate", status="ok", detail=detail)
+    else:
+        detail = "none on this machine, and CHIME_WEAVIATE_URL is not set" + (
+            "" if wanted else "; no run here wants one"
+        )
+        yield Row(check="weaviate", status="fail" if wanted else "ok", detail=detail, fix=ADVICE if wanted else "")
+
+
+def _weaviate_there(address: WeaviateAddress, whose: str) -> Row:
+    """Whether the server answers, takes the key, and keeps vectors as they are."""
+    try:
+        found = answering(address)
+        quantised = _quantised(address)
+    except ChimeError as error:
+        fix = "start it, or correct CHIME_WEAVIATE_URL and the key; without them Chime starts a server of its own"
+        return Row(check="weaviate", status="fail", detail=str(error), fix=fix)
+    except (OSError, ValueError) as error:
+        detail = f"{found.version} at {found.http_url}{whose} does not show its collections: {error}"
+        return Row(check="weaviate", status="warn", detail=detail, fix="let the key read the schema")
+    detail = f"{found.version} at {found.http_url}{whose}, takes the key"
+    if quantised:
+        return Row(
+            check="weaviate", status="fail", detail=f"{detail}; vectors of {', '.join(quantised)} are quantised",
+            fix="remove these collections there: Chime makes them anew, exact; the log has all that they hold",
+        )  # fmt: skip
+    return Row(check="weaviate", status="ok", detail=f"{detail}, no vector of ours is quantised")
+
+
+def _quantised(address: WeaviateAddress) -> list[str]:
+    """Those of our collections whose vectors the server does not keep as they are.
+
+    Raises:
+        OSError, ValueError: it does not say.
+    """
+    headers = {"Authorization": f"Bearer {address.api_key}"} if address.api_key else {}
+    # Weaviate's client asks no proxy either.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    request = urllib.request.Request(f"{address.http_url}/v1/schema", headers=headers)  # noqa: S310 - http(s), checked
+    with opener.open(request, timeout=_ENDPOINT_S) as answer:
+        classes = json.loads(answer.read(1 << 24)).get("classes") or []
+    indexes = {
+        one.get("class"): [vector.get("vectorIndexConfig", {}) for vector in (one.get("vectorConfig") or {}).values()]
+        for one in classes
+    }
+    return [
+        name
+        for name in _COLLECTIONS
+        for index in indexes.get(name, [])
+        if any(isinstance(index.get(kind), dict) and index[kind].get("enabled") for kind in _QUANTISERS)
+    ]
 
 
 def _rq() -> Row:

@@ -1,3 +1,4 @@
+import http.client
 import http.server
 import json
 import threading
@@ -6,7 +7,13 @@ from collections.abc import Iterator
 import anyio
 import pytest
 
+from events.ids import BankVersion, RunId
+from events.log import Draft
+from infra.banks.generations import Generations
+from infra.clock import SystemClock
 from infra.redis_client import connected
+from infra.redis_log import RedisLogStore
+from runtime.ports import Origin
 from workers.doctor import Row, examine
 from workers.layers import Flags, resolve
 
@@ -142,3 +149,76 @@ def test_an_embedder_that_does_not_exist(tmp_path):
     row = rows_of(tmp_path, {"CHIME_EMBEDDER_NAME": "nothing"})["embedder"]
     assert row.status == "fail"
     assert "hash" in row.detail
+
+
+def of_weaviate(address, **changes: str) -> dict[str, str]:
+    given = {
+        "CHIME_WEAVIATE_URL": address.http_url,
+        "CHIME_WEAVIATE_GRPC_URL": address.grpc_url,
+        "CHIME_WEAVIATE_API_KEY": address.api_key,
+    }
+    return given | changes
+
+
+def test_a_weaviate_of_yours(tmp_path, weaviate_server):
+    """A Weaviate server is named with its version; a wrong key and an address that nobody answers are failures."""
+    row = rows_of(tmp_path, of_weaviate(weaviate_server))["weaviate"]
+    assert row.status == "ok"
+    assert row.detail.startswith(f"{weaviate_server.version} at {weaviate_server.http_url}, takes the key, no vector")
+    row = rows_of(tmp_path, of_weaviate(weaviate_server, CHIME_WEAVIATE_API_KEY="wrong"))["weaviate"]
+    assert (row.status, "refuses the key" in row.detail) == ("fail", True)
+    row = rows_of(tmp_path, of_weaviate(weaviate_server, CHIME_WEAVIATE_API_KEY="k\u00e9y"))["weaviate"]
+    assert (row.status, row.fix) == ("fail", "correct CHIME_WEAVIATE_API_KEY")
+    row = rows_of(tmp_path, of_weaviate(weaviate_server, CHIME_WEAVIATE_GRPC_URL="127.0.0.1:1"))["weaviate"]
+    assert (row.status, "gRPC" in row.detail) == ("fail", True)
+    row = rows_of(tmp_path, {"CHIME_WEAVIATE_URL": "http://127.0.0.1:1"})["weaviate"]
+    assert (row.status, "CHIME_WEAVIATE_URL" in row.fix) == ("fail", True)
+
+
+def test_a_weaviate_that_rounds_vectors(tmp_path, own_weaviate_server):
+    """Collections of ours whose vectors a server quantises are a failure that says how to be rid of them."""
+    address = own_weaviate_server.start()
+    quantised = {"vectorIndexType": "flat", "vectorIndexConfig": {"bq": {"enabled": True}}, "vectorizer": {"none": {}}}
+    body = {"class": "ExecutionMemory", "vectorConfig": {"default": quantised}}
+    connection = http.client.HTTPConnection(address.http_url.removeprefix("http://"))
+    headers = {"Authorization": f"Bearer {address.api_key}", "Content-Type": "application/json"}
+    connection.request("POST", "/v1/schema", json.dumps(body), headers)
+    assert connection.getresponse().status == 200
+    connection.close()
+    row = rows_of(tmp_path, of_weaviate(address))["weaviate"]
+    assert (row.status, "vectors of ExecutionMemory are quantised" in row.detail) == ("fail", True)
+
+
+def test_a_home_without_a_weaviate(tmp_path, monkeypatch):
+    """Where no way leads to a server that is only a failure if runs are to be recalled from one; nothing is made."""
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    monkeypatch.setattr("workers.doctor.weaviate_ways", lambda _: [])
+    row = rows_of(tmp_path)["weaviate"]
+    assert (row.status, row.fix) == ("ok", "")
+    row = rows_of(tmp_path, {"CHIME_BANK_STORE": "weaviate"})["weaviate"]
+    assert (row.status, "CHIME_WEAVIATE_URL" in row.fix) == ("fail", True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_banks_that_are_not_as_far_as_their_logs(tmp_path, redis_server, redis_prefix, made_run):
+    """A bank ahead of its log, or behind one that has ended, is named with the command that builds it anew."""
+
+    async def at(version: int) -> None:
+        async with connected(redis_server.url) as redis:
+            log = RedisLogStore(redis, redis_prefix, SystemClock(), "here").open(RunId("made"))
+            if await log.head() == 0:
+                for one in made_run("made").events:
+                    draft = Draft(kind=one.kind, schema=one.schema, data=one.data, sha256="0" * 64)
+                    await log.append(one.stream, one.version, [draft], Origin(cause=None))
+            of = Generations(redis, redis_prefix, "here").of(RunId("made"))
+            generation = await of.begin()
+            await generation.publish(BankVersion(version))
+
+    for version, status, said in ((7, "warn", "ahead of the log: made (bank 7, log 6)"), (6, "ok", "1 of 1 runs"),
+                                  (5, "warn", "left behind the log: made (bank 5, log 6)")):  # fmt: skip
+        anyio.run(at, version)
+        row = rows_of(tmp_path, {"CHIME_REDIS_URL": redis_server.url, "CHIME_REDIS_PREFIX": redis_prefix})[
+            "banks in weaviate"
+        ]
+        assert (row.status, said in row.detail) == (status, True), row
+        assert row.fix == ("" if status == "ok" else "chime memory rebuild made")
