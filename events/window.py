@@ -30,6 +30,11 @@ class Window:
             self._newest.append(banks)
 
     @property
+    def newest(self) -> Banks:
+        """The newest version."""
+        return self._newest[-1]
+
+    @property
     def oldest(self) -> BankVersion:
         """The oldest of the newest versions held."""
         return self._newest[0].version

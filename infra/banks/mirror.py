@@ -1,16 +1,41 @@
-"""The write side of a run's bank store: takes what the projector folds and writes it, in a task of its own."""
+"""The write side of a run's bank store: takes what the projector folds and writes it, in a task of its own.
 
+While its process holds the run's lease it owns a generation. Whatever makes it doubt what is there, it begins the next
+one from the banks at hand, beside the one that serves: a bank costs less to build than to mend.
+"""
+
+from collections import deque
 from collections.abc import Sequence
 
+import anyio
+import structlog
 from msgspec import Struct
 
 from events.bank import Banks
-from events.ids import BankVersion
-from events.operations import Operation
+from events.errors import BadInput, Mismatch, Unreachable, VersionGap
+from events.ids import BankVersion, MemoryId
+from events.operations import Operation, Pruned
 from events.window import Window
-from infra.banks.generations import RunGenerations
+from infra.banks.changes import change_of, joined, whole
+from infra.banks.errors import BankAway, DeadGeneration, UncleanWrite
+from infra.banks.generations import Generation, RunGenerations
+from infra.banks.prunes import Prunes
 from infra.banks.serving import BankServer
-from runtime.ports import Basis, Clock
+from runtime.ports import BankChange, BankStore, Basis, Clock
+
+_log = structlog.get_logger("chime.mirror")
+
+#: how far behind the texts and values in the rows may be, and how often the pointer is looked at, seconds
+_KEEP_S = 1.0
+#: changes that wait for a store; then the next generation is built from the newest banks
+_BACKLOG = 1_000
+#: how long a row stays after the last version that shows it has left the window, seconds: a server that loses its last
+#: second of log takes readers back to older versions
+_AFTER_S = 10.0
+#: how long a generation stays after it has served, seconds: longer than any search in it takes
+_RETIRED_S = 30.0
+#: the first and the longest wait after something went wrong, seconds
+_AGAIN_S = (0.25, 5.0)
 
 
 class MirrorView(Struct, frozen=True, kw_only=True):
@@ -34,32 +59,213 @@ class Mirror:
     Nothing that happens to the store reaches the projector: it tells and goes on.
     """
 
-    def __init__(self, server: BankServer, generations: RunGenerations, clock: Clock) -> None: ...
+    def __init__(self, server: BankServer, generations: RunGenerations, clock: Clock) -> None:
+        self._server, self._generations, self._clock = server, generations, clock
+        self._term: int | None = None
+        self._window: Window | None = None
+        self._dimension = 0
+        self._basis: Basis | None = None
+        #: (version, the items that it lacks and the one before holds), for versions of the window
+        self._pruned: deque[tuple[BankVersion, list[MemoryId]]] = deque()
+        #: what the store was not told yet
+        self._changes: list[BankChange] = []
+        self._generation: Generation | None = None
+        self._store: BankStore | None = None
+        self._published: BankVersion | None = None
+        self._doubt = self._waits_for = ""
+        self._begun = 0
+        #: (when, the oldest version of the window then)
+        self._oldest: deque[tuple[float, BankVersion]] = deque()
+        self._kept_at = -_KEEP_S
+        self._shown = True
+        self._news, self._stepped = anyio.Event(), anyio.Event()
 
-    async def run(self) -> None:
-        """Write what it is told. Ends when cancelled only; a write under way is finished by the server's own task."""
-        raise NotImplementedError
+    # -- what it is told ---------------------------------------------------------------------------------------------
 
     def begin(self, window: Window, dimension: int) -> None:
         """The projector has its header: these are the versions that somebody may read, of vectors of that dimension."""
-        raise NotImplementedError
+        self._window, self._dimension, self._basis = window, dimension, None
+        self._pruned.clear()
+        self._leave()
+        self._news.set()
 
     def folded(self, banks: Banks, operations: Sequence[Operation], basis: Basis | None) -> None:
         """The next version, in order; whether it was folded here or read. The window holds it already."""
-        raise NotImplementedError
+        self._basis = basis
+        if pruned := [one.id for one in operations if isinstance(one, Pruned)]:
+            self._pruned.append((banks.version, pruned))
+        while self._pruned and self._window is not None and self._pruned[0][0] <= self._window.oldest:
+            self._pruned.popleft()
+        if self._store is None:
+            return
+        self._changes.append(change_of(BankVersion(banks.version - 1), banks, operations, basis))
+        if len(self._changes) > _BACKLOG:
+            self._doubt = self._doubt or "too far behind to catch up"
+        self._news.set()
 
     def hold(self, term: int | None) -> None:
         """The process holds the run's lease with that term from now on, or no more: each term has a generation."""
-        raise NotImplementedError
+        if term != self._term:
+            self._term = term
+            self._leave()
+            self._news.set()
 
     def doubt(self, reason: str) -> None:
         """The store answered wrongly: the next generation is built beside the one that serves."""
-        raise NotImplementedError
+        self._doubt = reason
+        self._news.set()
 
     async def settle(self, limit_s: float) -> bool:
         """Whether all that was told is published and shown, within the limit."""
-        raise NotImplementedError
+        with anyio.move_on_after(limit_s):
+            while not self._settled:
+                self._kept_at = -_KEEP_S
+                self._news.set()
+                await self._stepped.wait()
+        return self._settled
+
+    @property
+    def _settled(self) -> bool:
+        newest = self._window.newest.version if self._window is not None else None
+        return self._store is not None and not self._changes and self._published == newest and self._shown
 
     @property
     def view(self) -> MirrorView:
-        raise NotImplementedError
+        """How it stands."""
+        newest = self._window.newest.version if self._window is not None else 0
+        return MirrorView(
+            generation=self._generation.name if self._generation is not None else "",
+            published=self._published,
+            behind=newest - (self._published or 0),
+            waits_for=self._waits_for,
+            begun=self._begun,
+        )
+
+    # -- what it does ------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Write what it is told. Ends when cancelled only; a write under way is finished by the server's own task."""
+        again_s, longest_s = _AGAIN_S
+        while True:
+            with anyio.move_on_after(_KEEP_S):
+                await self._news.wait()
+            self._news = anyio.Event()
+            try:
+                await self._step()
+            except (Unreachable, Mismatch, BadInput) as error:
+                self._failed(error)
+                await self._clock.sleep(again_s)
+                again_s = min(2 * again_s, longest_s)
+                self._news.set()
+            else:
+                self._waits_for, again_s = "", _AGAIN_S[0]
+            self._stepped.set()
+            self._stepped = anyio.Event()
+
+    def _failed(self, error: Unreachable | Mismatch | BadInput) -> None:
+        """What follows from an error: where nobody knows what is there, the next generation."""
+        if str(error) != self._waits_for:
+            _log.warning("bank_not_mirrored", run_id=self._generations.run, reason=str(error))
+        self._waits_for = str(error)
+        if isinstance(error, VersionGap):
+            # Our banks are not the log's any more: whoever reads it again begins anew.
+            self._window = None
+        if not isinstance(error, Unreachable):
+            self._leave()
+
+    def _leave(self) -> None:
+        """The generation at hand is no longer written."""
+        self._store = self._generation = self._published = None
+        self._changes.clear()
+        self._doubt, self._shown = "", False
+
+    async def _step(self) -> None:
+        if self._window is None or self._term is None:
+            return
+        due = self._clock.monotonic() - self._kept_at >= _KEEP_S
+        if due:
+            await self._look()
+        if self._doubt:
+            _log.warning("bank_doubted", run_id=self._generations.run, reason=self._doubt)
+            self._leave()
+        if self._store is None:
+            await self._build(self._window, self._term)
+        elif self._changes:
+            await self._catch_up(self._store)
+        if due and self._store is not None:
+            await self._keep(self._store)
+
+    async def _look(self) -> None:
+        """Whether the generation is still ours, and undoubted."""
+        if self._generation is None:
+            return
+        standing = await self._generations.standing()
+        if standing.owner != self._generation.name:
+            raise DeadGeneration(self._generation.name)
+        if standing.doubt and standing.serving is not None and standing.serving.generation == self._generation.name:
+            self._doubt = standing.doubt
+
+    async def _build(self, window: Window, term: int) -> None:
+        """The next generation, whole, and published: it serves."""
+        if (away := self._server.away) is not None:
+            raise Unreachable(away)
+        started_s = self._clock.monotonic()
+        self._generation = await self._begin_generation(term)
+        await self._server.create(self._generation.name)
+        store = self._server.bank(self._generation, Prunes(), self._dimension)
+        # Nothing is awaited from here until the store is known: what is folded meanwhile comes after these banks.
+        gone = [
+            (older, dict.fromkeys(ids, version))
+            for version, ids in self._pruned
+            if (older := window.at(BankVersion(version - 1))) is not None
+        ]
+        change = whole(window.newest, gone, self._basis)
+        self._store = store
+        self._changes.clear()
+        try:
+            await store.apply(change)
+        except BankAway as error:
+            # Away between two batches: a part of the rows is there.
+            raise UncleanWrite(self._generation.name, error.reason) from error
+        self._published, self._shown = change.version, True
+        _log.info(
+            "bank_built",
+            run_id=self._generations.run,
+            generation=self._generation.name,
+            bank_version=change.version,
+            rows=len(change.born),
+            seconds=round(self._clock.monotonic() - started_s, 3),
+        )
+
+    async def _begin_generation(self, term: int) -> Generation:
+        try:
+            generation = await self._generations.begin(term)
+        except DeadGeneration:
+            # Somebody has taken the lease since: it is not ours, whatever we were told last.
+            self._term = None
+            raise
+        self._begun += 1
+        return generation
+
+    async def _catch_up(self, store: BankStore) -> None:
+        changes = self._changes[:]
+        change = joined(changes)
+        await store.apply(change)
+        del self._changes[: len(changes)]
+        self._published, self._shown = change.version, False
+
+    async def _keep(self, store: BankStore) -> None:
+        """Rows as people should see them, and nothing that nobody can ask for any more."""
+        assert self._window is not None  # noqa: S101 - `_step` has looked
+        await store.refresh()
+        self._shown = not self._changes
+        now = self._clock.monotonic()
+        self._oldest.append((now, self._window.oldest))
+        while len(self._oldest) > 1 and self._oldest[1][0] <= now - _AFTER_S:
+            self._oldest.popleft()
+        if self._oldest[0][0] <= now - _AFTER_S:
+            await store.clear(self._oldest[0][1])
+        for name in await self._generations.retired(_RETIRED_S):
+            await self._server.remove([name])
+            await self._generations.dropped(name)
+        self._kept_at = now

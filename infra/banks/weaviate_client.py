@@ -132,7 +132,7 @@ def _client(address: WeaviateAddress) -> WeaviateAsyncClient:
 
 def _channel(address: WeaviateAddress) -> Channel:
     place = _place(address.grpc_url)
-    target = f"{place.host}:{place.port}"
+    target = f"[{place.host}]:{place.port}" if ":" in place.host else f"{place.host}:{place.port}"
     if place.secure:
         return secure_channel(target, grpc.ssl_channel_credentials(), options=CHANNEL)
     return insecure_channel(target, options=CHANNEL)

@@ -184,17 +184,17 @@ class Edge:
         result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
         async def carry() -> None:
-            with anyio.CancelScope(shield=shielded):
-                try:
+            try:
+                with anyio.CancelScope(shield=shielded):
                     answer = await call()
-                except (AioRpcError, UncleanWrite, UsageError) as error:
-                    if not result.done():
-                        result.set_exception(error)
-                else:
                     if not result.done():
                         result.set_result(answer)
-            if shielded:
-                self._one_less()
+            except (AioRpcError, UncleanWrite, UsageError) as error:
+                if not result.done():
+                    result.set_exception(error)
+            finally:
+                if shielded:
+                    self._one_less()
 
         if shielded:
             self._one_more()
