@@ -6,7 +6,7 @@ import structlog
 from anyio import Event, create_task_group, move_on_after
 
 from events.ids import RunId
-from runtime.ports import Job, JobKind
+from runtime.ports import FIRST_TRIES, Job, JobKind, Tries
 
 _log = structlog.get_logger("chime.queue")
 
@@ -25,16 +25,23 @@ class LocalQueue:
         #: job -> its time limit in seconds, oldest first
         self._waiting: dict[JobKind, dict[Job, float]] = {kind: {} for kind in KINDS}
         self._running: set[Job] = set()
+        self._asked: dict[RunId, dict[Job, Tries]] = {}
         self._more = Event()
         self._closed = False
 
-    async def enqueue(self, job: Job, timeout_s: float) -> bool:
+    async def enqueue(self, job: Job, timeout_s: float, tries: Tries = FIRST_TRIES) -> bool:
         """Queue `job` unless the same one waits or runs; whether it was new."""
         if job in self._waiting[job.kind] or job in self._running:
             return False
         self._waiting[job.kind][job] = timeout_s
+        asked = self._asked.get(job.run, {})
+        self._asked[job.run] = {one: its for one, its in asked.items() if one.episode >= tries.folded} | {job: tries}
         self._wake()
         return True
+
+    async def asked(self, run: RunId) -> dict[Job, Tries]:
+        """What was asked for of the episodes of `run` that are not over, in this process."""
+        return dict(self._asked.get(run, {}))
 
     async def lost(self, jobs: Iterable[Job]) -> list[Job]:
         """Those of `jobs` that neither wait nor run: ended, failed, or never queued here."""
@@ -56,8 +63,10 @@ class LocalQueue:
         return {job.run for waiting in self._waiting.values() for job in waiting} | {job.run for job in self._running}
 
     async def tidy(self, run: RunId) -> int:
-        """How many of the run's jobs wait or run."""
-        return await self.forget(run, dry_run=True)
+        """How many of the run's jobs wait or run; with none of them it is forgotten what was asked for."""
+        if not (still := await self.forget(run, dry_run=True)):
+            self._asked.pop(run, None)
+        return still
 
     async def forget(self, run: RunId, *, dry_run: bool = False) -> int:
         """Remove the run's waiting jobs; how many wait or run. What runs goes on to its end."""

@@ -122,6 +122,16 @@ def run_of(id_: str) -> RunId | None:
     return RunId(match[2]) if match else None
 
 
+def asked_key(prefix: str, run: RunId) -> str:
+    """What was asked for of the run's open episodes: a sorted set by episode, `<job id> <first> <told>` each."""
+    return f"{prefix}:{{{run}}}:asked"
+
+
+def asked_runs_key(prefix: str) -> str:
+    """The names of the runs with an `asked_key`."""
+    return f"{prefix}:asked"
+
+
 def job_part(entry: bytes) -> str:
     """The job id of an entry `<job id>` or `<job id>:<execution id>` of rq's lists."""
     return entry.decode().split(":", 1)[0]

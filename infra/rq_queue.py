@@ -16,7 +16,7 @@ from rq.utils import now
 from events.ids import RunId
 from infra.redis_client import our_errors, redacted
 from infra.rq_claims import drain_key
-from infra.rq_keys import QUEUES, job_id, rq_connection, rq_queue, run_of
+from infra.rq_keys import QUEUES, asked_key, asked_runs_key, job_id, job_named, rq_connection, rq_queue, run_of
 from infra.rq_leftovers import (
     dead_workers,
     everywhere,
@@ -28,7 +28,7 @@ from infra.rq_leftovers import (
     scattered,
 )
 from infra.rq_standing import HostFacts, held, host_facts, live_others, standing, worker_name
-from runtime.ports import Job, JobKind
+from runtime.ports import FIRST_TRIES, Job, JobKind, Tries
 
 #: what a fork worker imports and calls with (kind, run, episode, attempt)
 ADVANCE = "workers.jobs.advance"
@@ -36,12 +36,16 @@ ADVANCE = "workers.jobs.advance"
 #: how long rq keeps a failed job: long enough to be looked at with rq's own tools, seconds
 FAILURE_TTL_S = 300
 
-#: KEYS job, queue, rq's set of queues; ARGV id, the job's fields. Whether the id was new.
+#: KEYS job, queue, rq's set of queues, what was asked for of the run, the runs with such
+#: ARGV id, run, episode, `<first> <told>` of its tries, episodes that are over, fields of the job. Whether it was new.
 _PUT = """
 if redis.call('EXISTS', KEYS[1]) == 1 then return 0 end
-redis.call('HSET', KEYS[1], unpack(ARGV, 2))
+redis.call('HSET', KEYS[1], unpack(ARGV, 6))
 redis.call('SADD', KEYS[3], KEYS[2])
 redis.call('RPUSH', KEYS[2], ARGV[1])
+redis.call('ZREMRANGEBYSCORE', KEYS[4], '-inf', '(' .. ARGV[5])
+redis.call('ZADD', KEYS[4], ARGV[3], ARGV[1] .. ' ' .. ARGV[4])
+redis.call('SADD', KEYS[5], ARGV[2])
 return 1
 """
 
@@ -88,12 +92,16 @@ class RqQueue:
         """Close the connections; what is queued stays."""
         await self._call(self._connection.close)
 
-    async def enqueue(self, job: Job, timeout_s: float) -> bool:
+    async def enqueue(self, job: Job, timeout_s: float, tries: Tries = FIRST_TRIES) -> bool:
         """Queue `job` unless it is queued or runs; whether it was new. One that has failed is queued again.
 
         One entry whatever happens to replies; where the reply to the first try was lost, False is the answer.
         """
-        return await self._call(lambda: self._enqueue(job, timeout_s))
+        return await self._call(lambda: self._enqueue(job, timeout_s, tries))
+
+    async def asked(self, run: RunId) -> dict[Job, Tries]:
+        """As `runtime.ports.JobQueue.asked`."""
+        return await self._call(lambda: self._asked(run))
 
     async def lost(self, jobs: Iterable[Job]) -> list[Job]:
         """Those of `jobs` that are neither waiting in a queue nor held by a live worker.
@@ -114,9 +122,8 @@ class RqQueue:
         return await self._call(lambda: self._refused(run))
 
     async def runs(self) -> set[RunId]:
-        """The runs that have a job in any of rq's lists: waiting, begun, or left behind."""
-        ids = await self._call(lambda: {id_ for queue in self._queues.values() for id_ in listed(queue)})
-        return {run for id_ in ids if (run := run_of(id_)) is not None}
+        """As `runtime.ports.JobQueue.runs`."""
+        return await self._call(self._runs)
 
     async def tidy(self, run: RunId) -> int:
         """Remove what the jobs of a finished run have left behind; how many live workers still hold."""
@@ -165,15 +172,15 @@ class RqQueue:
         with our_errors(self._where):
             return await to_thread.run_sync(call, limiter=self._thread)
 
-    def _enqueue(self, job: Job, timeout_s: float) -> bool:
+    def _enqueue(self, job: Job, timeout_s: float, tries: Tries) -> bool:
         queue = self._queues[job.kind]
-        if self._put(queue, job, timeout_s):
+        if self._put(queue, job, timeout_s, tries):
             return True
         # rq knows the id: a job that waits or runs, or one that failed, or died with its worker. Where it is put in
         # anew and is there again, another coordinator was faster.
-        return not remove_unheld(queue, self._prefix, [job_id(job)]) and self._put(queue, job, timeout_s)
+        return not remove_unheld(queue, self._prefix, [job_id(job)]) and self._put(queue, job, timeout_s, tries)
 
-    def _put(self, queue: Queue, job: Job, timeout_s: float) -> bool:
+    def _put(self, queue: Queue, job: Job, timeout_s: float, tries: Tries) -> bool:
         """The job in rq's own form, in one step, unless its id is known; whether it was not."""
         made = RqJob.create(
             self._function,
@@ -190,7 +197,32 @@ class RqQueue:
         )
         made.enqueued_at = now()
         fields = [part for pair in made.to_dict(include_meta=False).items() for part in pair]
-        return bool(self._script(keys=[made.key, queue.key, Queue.redis_queues_keys], args=[made.id, *fields]))
+        keys = [made.key, queue.key, Queue.redis_queues_keys, *self._asked_keys(job.run)]
+        head: list[Any] = [made.id, job.run, job.episode, f"{tries.first} {tries.told}", tries.folded]
+        return bool(self._script(keys=keys, args=[*head, *fields]))
+
+    def _asked_keys(self, run: RunId) -> list[str]:
+        return [asked_key(self._prefix, run), asked_runs_key(self._prefix)]
+
+    def _asked(self, run: RunId) -> dict[Job, Tries]:
+        members = cast("list[bytes]", self._connection.zrange(asked_key(self._prefix, run), 0, -1))
+        found: dict[Job, Tries] = {}
+        # The same job with other counts was put in twice: later ones have heard more.
+        for told, first, id_ in sorted((int(told), int(first), id_) for id_, first, told in map(bytes.split, members)):
+            found[job_named(id_.decode())] = Tries(first=first, told=told)
+        return found
+
+    def _forget_asked(self, run: RunId) -> None:
+        own, runs = self._asked_keys(run)
+        with self._connection.pipeline() as pipeline:
+            pipeline.delete(own)
+            pipeline.srem(runs, run)
+            pipeline.execute()
+
+    def _runs(self) -> set[RunId]:
+        ids = {id_ for queue in self._queues.values() for id_ in listed(queue)}
+        asked = cast("set[bytes]", self._connection.smembers(asked_runs_key(self._prefix)))
+        return {run for id_ in ids if (run := run_of(id_)) is not None} | {RunId(name.decode()) for name in asked}
 
     def _lost(self, wanted: Mapping[str, Job]) -> list[Job]:
         there: set[str] = set()
@@ -221,6 +253,8 @@ class RqQueue:
             still += len(remove_unheld(queue, self._prefix, ids))
             remove_dead_workers(queue, self._prefix)
             remove_empty(queue)
+        if not still:
+            self._forget_asked(run)
         return still
 
     def _orphans(self, served: Container[RunId], dry_run: bool) -> Orphans:
@@ -235,6 +269,10 @@ class RqQueue:
                 remove(queue, jobs)
                 remove_dead_workers(queue, self._prefix)
                 remove_empty(queue)
+        if not dry_run:
+            for run in self._runs():
+                if run not in served:
+                    self._forget_asked(run)
         return Orphans(jobs=sorted(jobs), workers=sorted(workers))
 
     def _forget(self, run: RunId, dry_run: bool) -> int:
@@ -245,6 +283,7 @@ class RqQueue:
             for queue in self._queues.values():
                 remove(queue, ids)
                 remove_empty(queue)
+            self._forget_asked(run)
         return len(ids)
 
 

@@ -234,10 +234,13 @@ class Tries(Struct, frozen=True, kw_only=True):
     folded: int = 0
 
 
+FIRST_TRIES = Tries()
+
+
 class JobQueue(Protocol):
     """Where the conductor puts jobs; workers take them on their own."""
 
-    async def enqueue(self, job: Job, timeout_s: float, tries: Tries = Tries()) -> bool:  # noqa: B008 - frozen
+    async def enqueue(self, job: Job, timeout_s: float, tries: Tries = FIRST_TRIES) -> bool:
         """Queue `job` unless the same (kind, run, episode, attempt) waits or runs already; whether it was new.
 
         That it was asked for is kept in the same step, until a later call says that its episode is over.

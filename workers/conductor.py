@@ -31,7 +31,7 @@ from events.kinds import (
 )
 from events.log import Recorded
 from runtime.gate import degraded
-from runtime.ports import EventLog, Failures, Job, JobKind, JobQueue, Origin, StreamIndex, Taken
+from runtime.ports import EventLog, Failures, Job, JobKind, JobQueue, Origin, StreamIndex, Taken, Tries
 from runtime.schedule import ATTEMPTS, ENDINGS, Due, due
 from workers.bank_store import named_store
 from workers.run_stream import tell
@@ -80,6 +80,8 @@ class Conductor:
         #: the last attempt of each work in the open window, and the first since somebody asked for fresh ones
         self._attempts: dict[_Work, int] = {}
         self._first: dict[_Work, int] = {}
+        #: t (None: every episode) -> version of the event that asked for fresh attempts last
+        self._asked_afresh: dict[int | None, int] = {}
         #: how often in a row no worker could serve the run
         self._refusals = 0
         self.progress = Progress()
@@ -210,6 +212,7 @@ class Conductor:
 
     def _afresh(self, t: int | None) -> None:
         """Jobs of episode `t` (None: of each one) are asked for again, as if none had been lost."""
+        self._asked_afresh[t] = self._run_version
         for work in [one for one in self._attempts if t in (None, one[1])]:
             self._outstanding.pop(work, None)
             self._first[work] = self._attempts[work] + 1
@@ -227,6 +230,26 @@ class Conductor:
             case _:
                 pass
 
+    async def take_over(self) -> None:
+        """Go on from what was asked for before, by whomever: attempts are counted over all conductors of the run."""
+        self._outstanding, self._attempts, self._first = {}, {}, {}
+        header, found = self._header, dict[_Work, tuple[int, Tries]]()
+        for job, tries in (await self._queue.asked(self._events.run)).items():
+            known = found.get((job.kind, job.episode))
+            if known is None or job.attempt > known[0]:
+                found[job.kind, job.episode] = job.attempt, tries
+        for one in self._due(header, self.progress.folded) if header is not None else ():
+            work: _Work = (one.kind, one.episode)
+            # Where the gate was asked for too, the act job had succeeded, and the server has lost what it wrote.
+            if work not in found or (one.kind == "act" and ("diagnose", one.episode) in found):
+                continue
+            attempt, tries = found[work]
+            afresh = max(self._asked_afresh.get(None, 0), self._asked_afresh.get(one.episode, 0))
+            self._attempts[work] = attempt
+            self._first[work] = tries.first if tries.told >= afresh else attempt + 1
+            # Whether somebody still has it is asked with the others.
+            self._outstanding[work] = self._job(work, attempt)
+
     async def enqueue_due(self, folded: int, *, begin: bool = True) -> None:
         """Put every job that is due and not outstanding into its queue; without `begin`, of no episode that is new."""
         header = self._header
@@ -241,12 +264,16 @@ class Conductor:
 
     async def _enqueue(self, work: _Work) -> Job:
         attempt = self._attempts.get(work, 0) + 1
-        job = Job(kind=work[0], run=self._events.run, episode=work[1], attempt=attempt)
-        await self._queue.enqueue(job, self._timeout_s)
+        job = self._job(work, attempt)
+        tries = Tries(first=self._first.get(work, 1), told=self._run_version, folded=self.progress.folded)
+        await self._queue.enqueue(job, self._timeout_s, tries)
         # Only now: a server that did not answer is asked again, and knows the job if it has it.
         self._outstanding[work] = job
         self._attempts[work] = attempt
         return job
+
+    def _job(self, work: _Work, attempt: int) -> Job:
+        return Job(kind=work[0], run=self._events.run, episode=work[1], attempt=attempt)
 
     def _begun(self, header: RunStarted) -> bool:
         """Whether task list and seed bank are whole: they may come in several events."""

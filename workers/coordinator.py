@@ -157,15 +157,17 @@ class RunCoordinator:
         now = self._clock.monotonic()
         if self._term is not None and now - self._renewed < _RENEW_S and not surely:
             return True
-        before, self._term = self._term, await self._lease.hold(self._position)
-        self._renewed = now
-        self.mirroring.hold(self._term)
-        if self._term is not None and self._term != before:
-            _log.info("lease_taken", run_id=self._events.run, term=self._term, position=self._position)
+        before, term = self._term, await self._lease.hold(self._position)
+        if term is not None and term != before:
+            await self.conductor.take_over()
+        self._term, self._renewed = term, now
+        self.mirroring.hold(term)
+        if term is not None and term != before:
+            _log.info("lease_taken", run_id=self._events.run, term=term, position=self._position)
             self._rest()
-        elif self._term is None and before is not None:
+        elif term is None and before is not None:
             _log.warning("lease_lost", run_id=self._events.run, term=before)
-        return self._term is not None
+        return term is not None
 
     def _rest(self) -> None:
         """Judge no worker for a while: it may not have been able to say that it lives."""

@@ -21,7 +21,7 @@ from infra.rq_keys import QUEUES, PrefixedCommands, job_id, job_of, rq_connectio
 from infra.rq_leftovers import sweep
 from infra.rq_queue import ADVANCE, FAILURE_TTL_S
 from infra.rq_queue import RqQueue as TheQueue
-from runtime.ports import Job
+from runtime.ports import Job, Tries
 
 
 @pytest.fixture
@@ -89,14 +89,14 @@ async def test_a_job_is_as_rq_would_have_queued_it(queue: TheQueue, rq: Redis, p
     """Every field and key but the times is what rq's own enqueueing writes."""
     await queue.enqueue(act(), 10.0)
     ours = rq.hgetall("rq:job:act-r-0-1")
-    left = keys(plain, prefix)
+    left = keys(plain, f"{prefix}:rq")
     await queue.forget(RunId("r"))
     rq_queue("act", rq).enqueue_call(
         ADVANCE, args=["act", "r", 0, 1], timeout=10, result_ttl=0, failure_ttl=FAILURE_TTL_S,
         description="act r/episode-0", job_id="act-r-0-1", unique=True,
     )  # fmt: skip
     theirs = rq.hgetall("rq:job:act-r-0-1")
-    assert keys(plain, prefix) == left
+    assert keys(plain, f"{prefix}:rq") == left
     times = {b"created_at", b"enqueued_at"}
     assert set(ours) == set(theirs)
     assert {name: ours[name] for name in set(ours) - times} == {name: theirs[name] for name in set(theirs) - times}
@@ -142,6 +142,38 @@ async def test_a_lost_reply_leaves_one_entry(queue: TheQueue, rq: Redis, monkeyp
     assert rq.lrange("rq:queue:chime-act", 0, -1) == [b"act-r-9-1", b"act-r-0-1"]
 
 
+async def test_what_was_asked_for_outlives_its_jobs(queue: TheQueue, rq: Redis, prefix: str, plain: Redis) -> None:
+    """Attempts stay counted whatever becomes of the job, until its episode is over or the run is tidied away."""
+    tries = Tries(first=2, told=7)
+    await queue.enqueue(act(0), 10.0)
+    await queue.enqueue(act(3, attempt=2), 10.0, tries)
+    held = claims(rq, prefix)
+    held.take(2, "now")
+    held.settle(["act-r-0-1"])
+    held.end()
+    await queue.discard([act(3, attempt=2)])
+    assert await queue.asked(RunId("r")) == {act(0): Tries(), act(3, attempt=2): tries}
+    assert await queue.asked(RunId("r-3")) == {}
+    await queue.enqueue(act(4), 10.0, Tries(folded=3))
+    assert set(await queue.asked(RunId("r"))) == {act(3, attempt=2), act(4)}
+    claims(rq, prefix).take(1, "now")
+    assert await queue.tidy(RunId("r")) == 1
+    assert len(await queue.asked(RunId("r"))) == 2, "a job of the run is still held"
+    claims(rq, prefix).end()
+    assert await queue.runs() == {"r"}
+    assert await queue.tidy(RunId("r")) == 0
+    assert (await queue.runs(), keys(plain, prefix)) == (set(), [])
+
+
+async def test_the_newest_tries_count(queue: TheQueue, rq: Redis, prefix: str) -> None:
+    """A job that is put in once more, after somebody asked for fresh attempts, is counted as it was last asked for."""
+    await queue.enqueue(act(), 10.0, Tries(told=9))
+    claims(rq, prefix).take(1, "now")
+    claims(rq, prefix).end()
+    await queue.enqueue(act(), 10.0, Tries(first=1, told=10))
+    assert await queue.asked(RunId("r")) == {act(): Tries(told=10)}
+
+
 async def test_prefixes_do_not_meet(job_server: str, queue: TheQueue, prefix: str, plain: Redis) -> None:
     """Two prefixes on one server hold the same job each; every key starts with its prefix."""
     async with TheQueue(job_server, f"{prefix}x") as other:
@@ -152,7 +184,7 @@ async def test_prefixes_do_not_meet(job_server: str, queue: TheQueue, prefix: st
         assert await queue.lost([act()]) == [act()]
     assert keys(plain, prefix) == []
     assert keys(plain, f"{prefix}x") == [
-        f"{prefix}x:rq:{key}" for key in ("job:act-r-0-1", "queue:chime-act", "queues")
+        f"{prefix}x:{key}" for key in ("asked", "rq:job:act-r-0-1", "rq:queue:chime-act", "rq:queues", "{r}:asked")
     ]
     assert not list(plain.scan_iter(match="rq:*"))
 
@@ -294,7 +326,7 @@ async def test_a_sweep_drops_what_died_between_pop_and_begin_only(
     dead.end()
     sweep(rq_queue("act", rq), prefix)
     assert rq.zrange("rq:wip:chime-act", 0, -1) == [b"act-r-1-1:host"]
-    assert keys(plain, prefix) == sorted(
+    assert [key for key in keys(plain, prefix) if not key.endswith(":asked")] == sorted(
         [f"{prefix}:rq:{key}" for key in ("job:act-r-1-1", "job:act-r-2-1", "queue:chime-act", "queues")]
         + [f"{prefix}:rq:wip:chime-act", f"{prefix}:workers:host-a"]
         + [f"{prefix}:rq:worker:host-a", f"{prefix}:rq:workers:chime-act"]

@@ -9,10 +9,12 @@ from typing import get_args
 
 import pytest
 from chaos_budget import LONG, SEED
-from simulated_checks import usage_of
-from simulated_faults import AIMS, FATES, Fate, Weather
+from simulated_checks import ATTEMPTS, given_up, usage_of
+from simulated_faults import AIMS, CALM, FATES, Fate, Weather
 from simulated_parts import quick, world_of, wrong_with
 from simulated_world import REISSUE_S, TAKEOVER_S, World
+
+from runtime.ports import JobKind
 
 #: one world alone, as a failure names it
 ONLY = os.environ.get("CHIME_SIMULATION_SEED", "")
@@ -97,6 +99,17 @@ def test_a_server_that_loses_its_last_seconds_again_and_again() -> None:
     sky = Weather(storm_s=60, chances={"slow": 0.01}, outages_s=6, tail_lost=1.0, pauses_s=10)
     for seed in range(SEED, SEED + 14):
         judge(world_of(seed, sky))
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", ["act", "diagnose"])
+def test_work_that_kills_everybody_is_given_up(kind: JobKind) -> None:
+    """Attempts are counted over all conductors: work that kills its worker and every coordinator ends all the same."""
+    for seed in range(SEED, SEED + 3):
+        world = world_of(seed, CALM, poison=(kind, 5), contagious=True)
+        judge(world)
+        assert world.deaths > ATTEMPTS
+        assert {t: of for t, (of, _) in given_up(world.events).items()} == {5: kind}
 
 
 def test_every_fate_is_aimed_at() -> None:

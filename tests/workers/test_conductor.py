@@ -14,7 +14,7 @@ from events.log import Draft, Recorded
 from infra.clock import SystemClock
 from infra.list_log import ListLog
 from infra.local_queue import LocalQueue
-from runtime.ports import Job, Origin
+from runtime.ports import FIRST_TRIES, Job, JobKind, Origin, Tries
 from runtime.schedule import ATTEMPTS
 from workers.conductor import Conductor
 from workers.coordinator import RunCoordinator
@@ -29,11 +29,16 @@ class Queue:
     timeouts: set[float] = field(default_factory=set)
     discarded: list[Job] = field(default_factory=list)
     refusal: str | None = None
+    counted: dict[Job, Tries] = field(default_factory=dict)
 
-    async def enqueue(self, job: Job, timeout_s: float) -> bool:
+    async def enqueue(self, job: Job, timeout_s: float, tries: Tries = FIRST_TRIES) -> bool:
         self.jobs.append(job)
         self.timeouts.add(timeout_s)
+        self.counted[job] = tries
         return True
+
+    async def asked(self, run: RunId) -> dict[Job, Tries]:
+        return self.counted
 
     async def lost(self, jobs: Iterable[Job]) -> list[Job]:
         return [job for job in jobs if job in self.gone]
@@ -100,6 +105,20 @@ class Stage:
 
     async def restart(self) -> None:
         self.conductor, self.position = Conductor(self.log, self.queue), 0
+
+    async def taken_over(self) -> list[tuple[str, int, int]]:
+        """What another conductor enqueues that takes over here."""
+        await self.restart()
+        async for page in self.log.pages(self.position):
+            for one in page:
+                self.conductor.see(one)
+                self.position = one.position
+        await self.conductor.take_over()
+        return await self.round()
+
+    async def lose(self, kind: Any, t: int, attempt: int) -> None:
+        """That job, which is lost, is asked for again or given up."""
+        await self.conductor.reissue([Job(kind=kind, run=self.log.run, episode=t, attempt=attempt)])
 
     async def last(self, stream: StreamId) -> Recorded:
         return (await self.log.read_stream(stream))[-1]
@@ -276,6 +295,53 @@ async def test_requeued_work_is_tried_afresh(stage: Stage):
     assert decode_as(await stage.last(episode_stream(1)), Abandoned).attempts == 6
     await stage.add(RUN_STREAM, operated("requeue"))
     assert [one for one in await stage.round() if one[2] > 1] == [("act", 0, 2), ("act", 2, 2)]
+
+
+async def test_attempts_are_counted_over_conductors(stage: Stage):
+    """One that takes over asks for nothing twice, and gives up what was lost three times under whomever."""
+    await stage.begin()
+    await stage.round()
+    await stage.lose("act", 0, 1)
+    await stage.play(1, 5)
+    await stage.round()
+    assert await stage.taken_over() == []
+    await stage.lose("act", 0, 2)
+    assert stage.queue.taken() == [("act", 0, 3)]
+    await stage.lose("diagnose", 1, 1)
+    assert stage.queue.taken() == [("diagnose", 1, 2)]
+    assert await stage.taken_over() == []
+    await stage.lose("act", 0, 3)
+    assert decode_as(await stage.last(episode_stream(0)), Abandoned).attempts == 3
+    await stage.lose("diagnose", 1, 2)
+    assert stage.queue.taken() == [("diagnose", 1, 3)]
+    assert await stage.taken_over() == [("act", 3, 1)]
+    await stage.lose("diagnose", 1, 3)
+    assert decode_as(await stage.last(episode_stream(1)), Diagnosed).degraded == "worker_lost"
+
+
+async def test_fresh_attempts_are_counted_over_conductors(stage: Stage):
+    """A requeue gives three more attempts to whoever takes over, before it or after, and no more than those."""
+    await stage.begin()
+    await stage.round()
+    for attempt in (1, 2):
+        await stage.lose("act", 0, attempt)
+    await stage.add(RUN_STREAM, operated("requeue", "made/episode-0"))
+    stage.queue.taken()
+    assert await stage.taken_over() == []
+    for attempt in (3, 4, 5):
+        await stage.lose("act", 0, attempt)
+        assert stage.queue.taken() == [("act", 0, attempt + 1)]
+        assert await stage.taken_over() == []
+    await stage.lose("act", 0, 6)
+    assert decode_as(await stage.last(episode_stream(0)), Abandoned).attempts == 6
+
+
+async def test_work_that_the_server_has_lost_is_no_lost_attempt(stage: Stage):
+    """An act job whose gate was asked for had done its work: where its events are lost it is counted afresh."""
+    await stage.begin(concurrency=1)
+    kinds: tuple[JobKind, ...] = ("act", "diagnose")
+    stage.queue.counted = {Job(kind=kind, run=stage.log.run, episode=0, attempt=2): FIRST_TRIES for kind in kinds}
+    assert await stage.taken_over() == [("act", 0, 1)]
 
 
 async def test_a_run_that_every_worker_refuses_is_stopped(stage: Stage):

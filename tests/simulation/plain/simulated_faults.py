@@ -39,6 +39,7 @@ FATES: dict[str, tuple[Fate, ...]] = {
     "store.runs": _SERVER,
     "store.set_aside": _SERVER,
     "queue.enqueue": (*_SERVER, "late"),
+    "queue.asked": _SERVER,
     "queue.lost": _SERVER,
     "queue.discard": _SERVER,
     "queue.refused": _SERVER,

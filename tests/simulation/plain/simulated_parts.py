@@ -89,9 +89,10 @@ def _poison(seed: int) -> tuple[JobKind, int] | None:
     return (kind, dice.randrange(EPISODES)) if dice.randrange(_POISONED) == 0 else None
 
 
-def world_of(seed: int, sky: Weather | None = None) -> World:
+def world_of(seed: int, sky: Weather | None = None, **given: Any) -> World:
     """World `seed`, played to its end."""
-    return played(seed, reference(_place(seed)).parts, sky=sky, poison=_poison(seed) if sky is None else None)
+    poison = _poison(seed) if sky is None else None
+    return played(seed, reference(_place(seed)).parts, sky=sky, **{"poison": poison, **given})
 
 
 def wrong_with(world: World) -> list[str]:

@@ -29,6 +29,7 @@ from infra.leases import LEASE_S
 from infra.list_log import PAGE
 from runtime.errors import EnvironmentCrashed, MissingBlob, StoreAway
 from runtime.ports import (
+    FIRST_TRIES,
     Appended,
     CallKey,
     ChatAnswer,
@@ -38,6 +39,7 @@ from runtime.ports import (
     Origin,
     StreamIndex,
     Taken,
+    Tries,
 )
 from runtime.task import Description, Evaluation, Message, Opening, StepResult, Task
 
@@ -269,10 +271,14 @@ class QueueClient:
     def __init__(self, process: Process) -> None:
         self._process, self._queue = process, process.server.queue
 
-    async def enqueue(self, job: Job, timeout_s: float) -> bool:
+    async def enqueue(self, job: Job, timeout_s: float, tries: Tries = FIRST_TRIES) -> bool:
         del timeout_s
         self._acts("enqueue", job)
-        return await self._process.call("queue.enqueue", lambda: self._queue.enqueue(job))
+        return await self._process.call("queue.enqueue", lambda: self._queue.enqueue(job, tries))
+
+    async def asked(self, run: RunId) -> dict[Job, Tries]:
+        del run
+        return await self._process.call("queue.asked", self._queue.asked)
 
     async def lost(self, jobs: Iterable[Job]) -> list[Job]:
         asked = list(jobs)

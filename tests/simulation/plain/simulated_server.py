@@ -18,7 +18,7 @@ from events.log import Draft, Recorded
 from infra.failures import LocalFailures
 from infra.leases import LocalLeases
 from infra.list_log import ListLog
-from runtime.ports import Appended, Job, JobKind, Origin, Taken
+from runtime.ports import Appended, Job, JobKind, Origin, Taken, Tries
 from workers.host import BEAT_S, CLAIM_BEATS
 
 RUN = RunId("simulated")
@@ -166,6 +166,8 @@ class QueueModel:
         self.waiting: dict[JobKind, list[tuple[Job, float, float]]] = {"act": [], "diagnose": []}
         self.records: set[Job] = set()
         self.claims: dict[str, _Claim] = {}
+        #: (asked for at, job, its tries), for conductors that take over
+        self._asked: list[tuple[float, Job, Tries]] = []
         #: (job, popped at, queued at): what a lost tail brings back
         self._popped: list[tuple[Job, float, float]] = []
         #: every new entry: (virtual seconds, job)
@@ -188,7 +190,7 @@ class QueueModel:
     def there(self, job: Job) -> bool:
         return self.waits(job) or self.held(job)
 
-    async def enqueue(self, job: Job) -> bool:
+    async def enqueue(self, job: Job, tries: Tries) -> bool:
         if job in self.records and self.there(job):
             return False
         if job.attempt > 1 and job not in self.records:
@@ -198,8 +200,13 @@ class QueueModel:
         self.records.add(job)
         now = CLOCK.now
         self.entered.append((now, job))
+        self._asked.append((now, job, tries))
         self._put(job, now)
         return True
+
+    async def asked(self) -> dict[Job, Tries]:
+        folded = max((tries.folded for _, _, tries in self._asked), default=0)
+        return {job: tries for _, job, tries in self._asked if job.episode >= folded}
 
     def _put(self, job: Job, now: float) -> None:
         self.waiting[job.kind].append((job, now + self._dice.uniform(0, self._weather.job_delay_s), now))
@@ -277,5 +284,6 @@ class QueueModel:
             self.waiting[kind] = [*back, *(one for one in waiting if one[2] <= since)]
             self.records.update(one[0] for one in back)
         self._popped = [one for one in self._popped if one[1] <= since]
+        self._asked = [one for one in self._asked if one[0] <= since]
         self._news.set()
         self._news = trio.Event()

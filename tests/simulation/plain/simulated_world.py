@@ -48,8 +48,9 @@ class World:
     weather: Weather
     #: episodes whose jobs fail whenever they are tried
     hopeless: frozenset[int] = frozenset()
-    #: work that kills whoever touches it
+    #: work that kills whoever touches it, and with `contagious` every coordinator too
     poison: tuple[JobKind, int] | None = None
+    contagious: bool = False
     #: what went wrong while it ran
     wrong: list[str] = field(default_factory=list)
     #: how long it took from a death to the reissue or takeover, where the bound applied, seconds
@@ -144,11 +145,14 @@ class World:
         if job.episode in self.hopeless:
             raise ChimeError("hopeless")
         if (job.kind, job.episode) == self.poison:
-            self._tasks.start_soon(self._poisoned, process, self._dice.uniform(0, 2))
+            self._tasks.start_soon(self._poisoned, process, 0.0 if self.contagious else self._dice.uniform(0, 2))
 
     async def _poisoned(self, process: Process, after_s: float) -> None:
         await trio.sleep(after_s)
         process.die()
+        if self.contagious:
+            for one in [one for one in self._living if one.name.startswith("coordinator")]:
+                one.die()
 
     # -- the storm -----------------------------------------------------------------------------------------------------
 
