@@ -245,10 +245,9 @@ class RqQueue:
 
     def _tidy(self, run: RunId) -> int:
         still = 0
-        # In no list: what a coordinator was killed over while it enqueued it.
-        anywhere = scattered(self._connection, run)
+        asked = self._asked(run)
         for kind, queue in self._queues.items():
-            ids = {id_ for id_ in anywhere if id_.startswith(f"{kind}-")}
+            ids = {job_id(job) for job in asked if job.kind == kind}
             ids |= {id_ for id_ in listed(queue) if run_of(id_) == run}
             still += len(remove_unheld(queue, self._prefix, ids))
             remove_dead_workers(queue, self._prefix)

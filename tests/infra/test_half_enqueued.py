@@ -1,4 +1,7 @@
-"""What a coordinator leaves that is killed in the middle of enqueueing a job: a job that no queue holds."""
+"""A job that no list of a queue holds: enqueued in one step, and then taken out of its list by somebody else's hand.
+
+A coordinator that is killed while it enqueues leaves none: the script puts the job and its entry, or neither.
+"""
 
 from typing import Any
 
