@@ -5,8 +5,8 @@ harmless when it runs twice, and because a blocking read waits as long as it say
 """
 
 import re
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from hashlib import sha1
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -122,6 +122,21 @@ class Script:
             await redis.script_load(self._text)
             return await redis.evalsha(self._sha1, len(keys), *keys, *arguments)
 
+    async def run_with_others(self, redis: Redis, keys: Sequence[str], name: str, arguments: Sequence[Any]) -> Any:
+        """Its answer to one of several who may ask it about the same keys at once.
+
+        It takes their number, the name of each and then their arguments, and answers a list.
+        """
+        if not isinstance(redis, SharingRedis) or redis.single_connection_client:
+            (answer,) = await self.run(redis, keys, [1, name, *arguments])
+            return answer
+        head = ("EVALSHA", self._sha1, len(keys), *keys)
+        try:
+            return await redis.ask_with_others(head, name, arguments)
+        except NoScriptError:
+            await redis.script_load(self._text)
+            return await redis.ask_with_others(head, name, arguments)
+
 
 @asynccontextmanager
 async def connected(url: str, retries: int = RETRIES) -> AsyncIterator[Redis]:
@@ -135,8 +150,7 @@ async def connected(url: str, retries: int = RETRIES) -> AsyncIterator[Redis]:
             await opened.aclose()
 
 
-@contextmanager
-def our_errors(where: str) -> Iterator[None]:
+class our_errors:  # noqa: N801 - it reads as a function; a generator costs more than many a command
     """redis-py's errors as ours; `where` names the server or key.
 
     Raises:
@@ -145,23 +159,37 @@ def our_errors(where: str) -> Iterator[None]:
         BadInput: user, password or rights are refused, or the server's certificate is not trusted.
         StoreAway: anything else.
     """
-    try:
-        yield
-    except NoPermissionError as error:
-        # redis-py takes the word NOPERM away.
-        raise BadInput(f"Redis at {where} refuses: the user's rights do not reach this: {error}") from error
-    except (RedisConnectionError, RedisTimeoutError, OSError) as error:
-        # Over a unix socket redis-py hides the refusal behind a lost connection.
-        if isinstance(error, AuthenticationError) or isinstance(error.__cause__, AuthenticationError):
-            raise BadInput(f"Redis at {where} refuses the user or password: {error}") from error
-        if "CERTIFICATE_VERIFY_FAILED" in str(error):
-            advice = "is the address the certificate's, and its CA known? (rediss://...?ssl_ca_certs=FILE)"
-            raise BadInput(f"Redis at {where}: its certificate is not trusted: {error}; {advice}") from error
-        raise StoreAway(f"Redis at {where} does not answer: {error}") from error
-    except ResponseError as error:
-        raise _of_response(where, str(error)) from error
-    except RedisError as error:
-        raise StoreAway(f"Redis at {where}: {error}") from error
+
+    __slots__ = ("_where",)
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, RedisError | OSError):
+            raise _ours(self._where, error) from error
+
+
+def _ours(where: str, error: RedisError | OSError) -> ChimeError:
+    match error:
+        case NoPermissionError():
+            # redis-py takes the word NOPERM away.
+            return BadInput(f"Redis at {where} refuses: the user's rights do not reach this: {error}")
+        case RedisConnectionError() | RedisTimeoutError() | OSError():
+            # Over a unix socket redis-py hides the refusal behind a lost connection.
+            if isinstance(error, AuthenticationError) or isinstance(error.__cause__, AuthenticationError):
+                return BadInput(f"Redis at {where} refuses the user or password: {error}")
+            if "CERTIFICATE_VERIFY_FAILED" in str(error):
+                advice = "is the address the certificate's, and its CA known? (rediss://...?ssl_ca_certs=FILE)"
+                return BadInput(f"Redis at {where}: its certificate is not trusted: {error}; {advice}")
+            return StoreAway(f"Redis at {where} does not answer: {error}")
+        case ResponseError():
+            return _of_response(where, str(error))
+        case _:
+            return StoreAway(f"Redis at {where}: {error}")
 
 
 #: what Redis and Valkey put around the error of a command inside a script

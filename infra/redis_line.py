@@ -7,6 +7,7 @@ those that need a connection of their own go on as redis-py has it.
 
 import asyncio
 from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
 
 import anyio
@@ -23,6 +24,8 @@ from typing_extensions import override
 SHARED = frozenset({"EVALSHA", "HGET", "HSETNX", "XRANGE"})
 #: between the tries of a command whose connection broke
 BACKOFF = ExponentialBackoff(cap=1.0, base=0.05)
+#: arguments of a command that several callers share: with more of them the next one begins another command
+_MOST_TOGETHER = 2048
 _MORE = object()
 
 
@@ -39,6 +42,43 @@ def packed(command: tuple[Any, ...]) -> bytes:
         return cast("bytes", hiredis.pack_command(command))
     except TypeError as error:
         raise DataError(str(error)) from error
+
+
+class _Together:
+    """One command for what several callers ask within one turn of the loop. Its reply is a list, a part for each."""
+
+    __slots__ = ("arguments", "askers", "head", "names")
+
+    def __init__(self, head: tuple[Any, ...]) -> None:
+        self.head = head
+        self.names: list[str] = []
+        self.arguments: list[Any] = []
+        self.askers: list[asyncio.Future[Any]] = []
+
+    def packed(self) -> bytes:
+        """As it is sent: how many there are, the name of each, their arguments."""
+        return packed((*self.head, len(self.names), *self.names, *self.arguments))
+
+    # -- what a line does with the reply of one caller -----------------------------------------------------------------
+
+    def done(self) -> bool:
+        """Never: each caller is asked where its part has come."""
+        return False
+
+    def set_result(self, reply: Any) -> None:
+        for asker, part in zip(self.askers, reply, strict=True):
+            if not asker.done():
+                asker.set_result(part)
+
+    def set_exception(self, error: Exception) -> None:
+        for asker in self.askers:
+            if not asker.done():
+                asker.set_exception(_another(error))
+
+
+def _another(error: Exception) -> Exception:
+    """One of its own for each caller: a raised error carries its traceback."""
+    return type(error)(str(error))
 
 
 class Line(asyncio.Protocol):
@@ -60,20 +100,43 @@ class Line(asyncio.Protocol):
         self._replies = hiredis.Reader(
             protocolError=InvalidResponse, replyError=parser.parse_error, notEnoughData=_MORE
         )
-        self._asked: deque[asyncio.Future[Any]] = deque()
-        self._unsent: list[bytes] = []
+        self._asked: deque[asyncio.Future[Any] | _Together] = deque()
+        self._unsent: list[bytes | _Together] = []
+        #: by how they begin, those that others may still join
+        self._joined: dict[tuple[Any, ...], _Together] = {}
         self._heard_s = self._loop.time()
         self._watch: asyncio.TimerHandle | None = None
         #: nothing can be asked any more
         self.lost = False
         self._transport.set_protocol(self)
 
-    async def ask(self, command: bytes) -> Any:
+    def ask(self, command: bytes) -> "asyncio.Future[Any]":
         """The reply to a packed command, as the server sent it. Only while the line is not lost.
 
         Raises:
             RedisError: the server's refusal, or a line that broke before the reply.
         """
+        reply = self._loop.create_future()
+        self._queue(command, reply)
+        return reply
+
+    def ask_with_others(self, head: tuple[Any, ...], name: str, arguments: Sequence[Any]) -> "asyncio.Future[Any]":
+        """A part of the reply to `head`, the number and names of all who ask it in this turn, and their arguments.
+
+        Raises:
+            RedisError: as `ask`; for all of them.
+        """
+        together = self._joined.get(head)
+        if together is None or len(together.arguments) > _MOST_TOGETHER:
+            together = self._joined[head] = _Together(head)
+            self._queue(together, together)
+        together.names.append(name)
+        together.arguments += arguments
+        reply = self._loop.create_future()
+        together.askers.append(reply)
+        return reply
+
+    def _queue(self, command: bytes | _Together, reply: "asyncio.Future[Any] | _Together") -> None:
         if not self._unsent:
             self._loop.call_soon(self._send)
         self._unsent.append(command)
@@ -81,12 +144,7 @@ class Line(asyncio.Protocol):
             self._heard_s = self._loop.time()
         if self._watch is None:
             self._watch = self._loop.call_later(self._patience_s, self._look)
-        reply = self._loop.create_future()
         self._asked.append(reply)
-        found = await reply
-        if isinstance(found, Exception):
-            raise found
-        return found
 
     async def aclose(self) -> None:
         """Close it; whoever waits is told."""
@@ -95,8 +153,9 @@ class Line(asyncio.Protocol):
 
     def _send(self) -> None:
         if not self.lost:
-            self._transport.write(b"".join(self._unsent))
+            self._transport.write(b"".join([one if isinstance(one, bytes) else one.packed() for one in self._unsent]))
         self._unsent.clear()
+        self._joined.clear()
 
     def _look(self) -> None:
         """Break a line whose server keeps silent."""
@@ -117,8 +176,7 @@ class Line(asyncio.Protocol):
             self._watch = None
         while self._asked:
             if not (reply := self._asked.popleft()).done():
-                # One of its own for each: a raised error carries its traceback.
-                reply.set_exception(type(error)(str(error)))
+                reply.set_exception(_another(error))
 
     # -- what the loop calls -------------------------------------------------------------------------------------------
 
@@ -131,7 +189,11 @@ class Line(asyncio.Protocol):
                 if isinstance(reply, hiredis.PushNotification):
                     continue
                 asked = self._asked.popleft()
-                if not asked.done():  # its caller was cancelled
+                if asked.done():
+                    continue  # its caller was cancelled
+                if isinstance(reply, Exception):
+                    asked.set_exception(reply)
+                else:
                     asked.set_result(reply)
         except (InvalidResponse, IndexError) as error:
             self._broken(RedisConnectionError(f"the server's reply is none: {error}"))
@@ -168,14 +230,21 @@ class SharingRedis(Redis):
         callback = self._shaped[args[0]]
         return reply if callback is None else callback(reply, **options)
 
-    async def _reply(self, command: bytes) -> Any:
+    def ask_with_others(self, head: tuple[Any, ...], name: str, arguments: Sequence[Any]) -> Awaitable[Any]:
+        """As `Line.ask_with_others`: for commands that may share one, and are harmless when they run twice."""
+        return self._tried(lambda line: line.ask_with_others(head, name, arguments))
+
+    def _reply(self, command: bytes) -> Awaitable[Any]:
+        return self._tried(lambda line: line.ask(command))
+
+    async def _tried(self, ask: Callable[[Line], Awaitable[Any]]) -> Any:
         failures = 0
         while True:
             line = self._line
             if line is None or line.lost:
                 line = await self._connected()
             try:
-                return await line.ask(command)
+                return await ask(line)
             except (RedisConnectionError, RedisTimeoutError):
                 failures += 1
                 if failures > self.retries:

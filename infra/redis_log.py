@@ -76,6 +76,22 @@ class _Page(Struct, frozen=True, kw_only=True):
     last: Position
 
 
+class _Unbroken:
+    """A script's words about a log whose keys do not fit each other, as ours."""
+
+    __slots__ = ("_run",)
+
+    def __init__(self, run: RunId) -> None:
+        self._run = run
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, ResponseError) and str(error).startswith("BROKEN"):
+            raise Mismatch(f"run {self._run}: {str(error).removeprefix('BROKEN ')}") from error
+
+
 class RedisLog:
     """`runtime.ports.EventLog` on one server.
 
@@ -101,7 +117,9 @@ class RedisLog:
     ) -> None:
         self._redis, self._run, self._clock, self._where = redis, run, clock, where
         self._log, self._index, self._kept = log_key(prefix, run), index_key(prefix, run), kept_key(prefix, run)
-        self._runs = runs_key(prefix)
+        self._unbroken = _Unbroken(run)
+        self._keys = (self._log, self._index, self._kept)
+        self._runs, self._at_log = runs_key(prefix), f"{where}, key {self._log}"
         self._waitaof = server is not None and server.waitaof
         #: position -> what the last event of an earlier read was, to notice a server that lost it and went on
         self._ends: dict[int, tuple[bytes, ...]] = {}
@@ -117,12 +135,16 @@ class RedisLog:
         """As `runtime.ports.EventLog.append`."""
         known: list[Position] = []
         while True:
-            match await self._appended(stream, Version(first + len(known)), drafts[len(known) :], origin):
-                case [b"ok", written, *positions]:
-                    if int(written) and int(positions[0]) == 1 and drafts[0].kind != "run_started":
+            rest = drafts[len(known) :] if known else drafts
+            match await self._appended(stream, Version(first + len(known)), rest, origin):
+                case int(began):
+                    if began == 1 and drafts[0].kind != "run_started":
                         # Not a log of ours, but somebody's: whoever lists the runs should hear of it.
                         with our_errors(self._where):
                             await self._redis.zadd(self._runs, {self._run: 0})
+                    positions = [Position(began + place) for place in range(len(rest))]
+                    return Appended(positions=[*known, *positions], written=len(rest))
+                case [b"ok", written, *positions]:
                     return Appended(
                         positions=[*known, *(Position(int(one)) for one in positions)], written=int(written)
                     )
@@ -155,39 +177,39 @@ class RedisLog:
 
     async def _appended(self, stream: StreamId, first: Version, drafts: Sequence[Draft], origin: Origin) -> Any:
         """What the append script answers."""
-        at = self._clock.utc()
-        basis = origin.basis
-        arguments: list[Any] = [stream, first, len(drafts)]
-        arguments += [basis.stream, basis.version, basis.sha256] if basis is not None else ["", "", ""]
+        at, cause, attempt, basis = self._clock.utc(), origin.cause or "", origin.attempt, origin.basis
+        arguments: list[Any] = [first, len(drafts), ""]
+        if basis is not None:
+            arguments[2:] = [f"{basis.stream}/{basis.version}", basis.sha256]
         for one in drafts:
-            arguments += [one.kind, one.schema, at, origin.cause or "", origin.attempt, one.sha256, one.data]
-        with our_errors(f"{self._where}, key {self._log}"):
+            arguments += [one.kind, one.schema, at, cause, attempt, one.sha256, one.data]
+        with our_errors(self._at_log):
             if first == 1 and drafts and drafts[0].kind == "run_started":
                 # Before the event: a run in the list without a log is nothing, a log without its run would be lost.
                 await self._redis.zadd(self._runs, {self._run: 0})
             if not (self._waitaof and _DURABLE_AFTER & {one.kind for one in drafts}):
-                return await self._scripted(_APPEND, arguments)
+                return await self._put(self._redis, stream, arguments)
             # WAITAOF waits for what its own connection has written.
             async with self._redis.client() as one_connection:
-                reply = await self._scripted(_APPEND, arguments, one_connection)
-                if reply[0] == b"ok":
-                    if not reply[1]:
+                reply = await self._put(one_connection, stream, arguments)
+                if isinstance(reply, int) or reply[0] == b"ok":
+                    if not isinstance(reply, int) and not reply[1]:
                         await one_connection.eval(_TOUCH, 1, self._index)
                     await _written_to_disk(one_connection, self._run, self._where)
                 return reply
 
-    async def _scripted(self, script: Script, arguments: Sequence[Any], client: Redis | None = None) -> Any:
-        try:
-            return await script.run(client or self._redis, [self._log, self._index, self._kept], arguments)
-        except ResponseError as error:
-            if str(error).startswith("BROKEN"):
-                raise Mismatch(f"run {self._run}: {str(error).removeprefix('BROKEN ')}") from error
-            raise
+    async def _put(self, client: Redis, stream: StreamId, arguments: Sequence[Any]) -> Any:
+        with self._unbroken:
+            reply = await _APPEND.run_with_others(client, self._keys, stream, arguments)
+        if type(reply) is list and reply[0] == b"refused":
+            with self._unbroken:
+                raise ResponseError(reply[1].decode())
+        return reply
 
     async def read_stream(self, stream: StreamId) -> list[Recorded]:
         """As `runtime.ports.EventLog.read_stream`."""
-        with our_errors(f"{self._where}, key {self._log}"):
-            entries = cast("list[Any]", await self._scripted(_READ_STREAM, [stream]))
+        with our_errors(self._at_log), self._unbroken:
+            entries = cast("list[Any]", await _READ_STREAM.run(self._redis, self._keys, [stream]))
         archived = [Position(one) for one in entries if isinstance(one, int)]
         past = await self._past.at(archived) if archived else {}
         return [past[Position(one)] if isinstance(one, int) else self._recorded(_paired(one)) for one in entries]
@@ -224,7 +246,7 @@ class RedisLog:
 
     async def _entries(self, after: Position, limit: int) -> list[_Entry]:
         """Entries above `after`; none at the end, and where they were trimmed since the server was last asked."""
-        with our_errors(f"{self._where}, key {self._log}"):
+        with our_errors(self._at_log):
             # From the end of an earlier read on: an event that is another one now was lost, and others came after.
             known = self._ends.get(after)
             first, count = (after, limit + 1) if known else (after + 1, limit)
@@ -277,7 +299,7 @@ class RedisLog:
         while timeout_s > 0:
             once = min(timeout_s, COMMAND_S / 2)
             timeout_s -= once
-            with our_errors(f"{self._where}, key {self._log}"):
+            with our_errors(self._at_log):
                 found = await self._redis.xread({self._log: f"{after}-0"}, count=1, block=max(1, int(once * 1000)))
             if found:
                 return True

@@ -58,13 +58,16 @@ class Restored:
 
     async def put(self, batch: Sequence[Recorded]) -> None:
         """Neighbours of one stream, each in its recorded place."""
-        arguments: list[Any] = [batch[0].stream, batch[0].version, len(batch), "", "", ""]
+        arguments: list[Any] = [batch[0].version, len(batch), ""]
         for one in batch:
             sha256 = content_sha256(one.kind, one.data)
             arguments += [one.kind, one.schema, one.at, one.cause or "", one.attempt, sha256, one.data]
         with our_errors(self._where):
-            reply = await self._append.run(self._redis, self._beside, arguments)
+            reply = await self._append.run_with_others(self._redis, self._beside, batch[0].stream, arguments)
         match reply:
+            case int():
+                if reply != batch[0].position:
+                    raise VersionGap(f"restore of {batch[0].id}", reply, batch[0].position)
             case [b"ok", _, *positions]:
                 for one, position in zip(batch, positions, strict=True):
                     if int(position) != one.position:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 from redis.asyncio.connection import AbstractConnection
 
@@ -14,7 +15,7 @@ from events.log import Draft
 from infra.clock import SystemClock
 from infra.redis_client import Durability, connected
 from infra.redis_log import RedisLog, RedisLogStore, index_key, log_key
-from runtime.ports import Appended, Origin
+from runtime.ports import Appended, Origin, Taken
 
 RUN = RunId("r-1")
 EPISODE = episode_stream(0)
@@ -106,6 +107,75 @@ async def test_a_durable_append_waits_on_its_own_connection(
         assert len(asked) == 2
         assert [mine[place - 1][1] for place in asked] == ["EVALSHA", "EVAL"]
         assert all(mine[place][0] == mine[place - 1][0] for place in asked)
+
+
+async def test_appends_of_one_turn_are_one_command(own_redis_server: Any, redis_prefix: str) -> None:
+    """Each gets its own answer: written, there already, taken, a gap; one that nobody waits for is written too."""
+    async with connected(own_redis_server.url) as redis:
+        log = RedisLogStore(redis, redis_prefix, SystemClock(), "here").open(RUN)
+        other = RedisLogStore(redis, redis_prefix, SystemClock(), "here").open(RUN)
+        await put(log, "a", "b")
+        calls = (await redis.info("commandstats"))["cmdstat_evalsha"]["calls"]
+        told: dict[str, Any] = {}
+
+        async def one(name: str, log: RedisLog, stream: int, first: int, *topics: str) -> None:
+            drafts = [noted(topic) for topic in topics]
+            try:
+                told[name] = await log.append(episode_stream(stream), Version(first), drafts, ORIGIN)
+            except VersionGap as gap:
+                told[name] = gap.expected
+
+        left = anyio.CancelScope()
+
+        async def leaving() -> None:
+            with left:
+                await one("left", log, 7, 1, "x")
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(one, "there", log, 0, 1, "a", "b")
+            tasks.start_soon(one, "behind", other, 0, 2, "b", "c")
+            tasks.start_soon(one, "taken", log, 0, 3, "d")
+            tasks.start_soon(leaving)
+            tasks.start_soon(one, "gap", other, 8, 2, "x")
+            tasks.start_soon(one, "new", log, 9, 1, "x", "y")
+            await anyio.lowlevel.checkpoint()
+            left.cancel()
+        assert (await redis.info("commandstats"))["cmdstat_evalsha"]["calls"] == calls + 1
+        taken = told.pop("taken")
+        assert isinstance(taken, Taken)
+        assert (taken.stored.position, taken.stored.data) == (3, noted("c").data)
+        assert told == {
+            "there": Appended(positions=[Position(1), Position(2)], written=0),
+            "behind": Appended(positions=[Position(2), Position(3)], written=1),
+            "gap": 1,
+            "new": Appended(positions=[Position(5), Position(6)], written=2),
+        }
+        assert [one.stream for one in await log.read(Position(3), 10)] == ["episode-7", "episode-9", "episode-9"]
+
+
+async def test_an_append_that_fails_leaves_those_beside_it(each_redis_server: Any, redis_prefix: str) -> None:
+    """An index that lacks an event, as if somebody had cut it: what others append is in the log and its index."""
+    async with connected(each_redis_server.url) as redis:
+        log = RedisLogStore(redis, redis_prefix, SystemClock(), "here").open(RUN)
+        await put(log, "a", "b")
+        await redis.hdel(index_key(redis_prefix, RUN), f"{EPISODE}/2")
+        told: list[str] = []
+
+        async def broken() -> None:
+            try:
+                await put(log, "a", "b", "c")
+            except Mismatch as error:
+                told.append(str(error))
+
+        async with anyio.create_task_group() as tasks:
+            for stream in (1, 2):
+                tasks.start_soon(log.append, episode_stream(stream), Version(1), [noted("x")], ORIGIN)
+                tasks.start_soon(broken)
+        assert told == [f"run {RUN}: the index names position none, which the log does not hold"] * 2
+        assert [one.stream for one in await log.read(Position(2), 10)] == ["episode-1", "episode-2"]
+        assert await log.append(episode_stream(3), Version(1), [noted("x")], ORIGIN) == Appended(
+            positions=[Position(5)], written=1
+        )
 
 
 @pytest.mark.parametrize("cut", ["front", "tail", "middle", "all", "index", "one more"])
