@@ -2,6 +2,7 @@
 
 import time
 from datetime import UTC, datetime
+from functools import lru_cache
 
 import anyio
 
@@ -11,7 +12,8 @@ class SystemClock:
 
     def utc(self) -> str:
         """Now, as `YYYY-MM-DDTHH:MM:SS.ffffffZ`."""
-        return datetime.now(UTC).isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
+        second, rest_ns = divmod(time.time_ns(), 1_000_000_000)
+        return f"{_until_second(second)}.{rest_ns // 1000:06d}Z"
 
     def monotonic(self) -> float:
         """Seconds from some fixed moment."""
@@ -20,3 +22,9 @@ class SystemClock:
     async def sleep(self, seconds: float) -> None:
         """Wait."""
         await anyio.sleep(seconds)
+
+
+@lru_cache(maxsize=2)
+def _until_second(second: int) -> str:
+    """Many events are stamped in the same one."""
+    return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
