@@ -141,7 +141,8 @@ class BankAccess:
             address = await self._found(stack)
             begun = False
             while True:
-                async with banks.connected(address) as server:
+                # In a thread: the vendor takes seconds to import, and a worker silent for so long is taken for dead.
+                async with await to_thread.run_sync(banks.connected, address) as server:
                     self.current, self._failed = server, None
                     if not begun:
                         task_status.started()
