@@ -48,10 +48,12 @@ class InProcessBank:
         check(change, self._dimension)
         for row in change.born:
             shelf = self._shelves[row.bank]
-            if row.id not in self._places:
-                self._places[row.id] = len(shelf.rows)
-                shelf.rows.append(row)
-                shelf.vectors, _ = shelf.vectors.appended(of_raw(row.vector), row.id)
+            if row.id in self._places:
+                self._waiting[row.id] = row
+                continue
+            self._places[row.id] = len(shelf.rows)
+            shelf.rows.append(row)
+            shelf.vectors, _ = shelf.vectors.appended(of_raw(row.vector), row.id)
         self._waiting.update((row.id, row) for row in change.changed)
         self._prunes.add(change.pruned)
         self._newest = change.version

@@ -99,12 +99,15 @@ class Weaviate:
 async def connected(address: WeaviateAddress) -> AsyncIterator[Weaviate]:
     """As `infra.banks.connected`."""
     client, channel = _client(address), _channel(address)
+    failed: Exception | None = None
     async with anyio.create_task_group() as tasks:
         edge = Edge(address, client, channel, tasks)
         try:
             await edge.greet()
             tasks.start_soon(edge.watch)
             yield Weaviate(edge)
+        except Exception as error:  # noqa: BLE001 - raised below: the group would wrap it
+            failed = error
         finally:
             with anyio.move_on_after(_CLOSE_S, shield=True):
                 await edge.written()
@@ -112,6 +115,8 @@ async def connected(address: WeaviateAddress) -> AsyncIterator[Weaviate]:
                 await channel.close()
                 await client.close()
             tasks.cancel_scope.cancel()
+    if failed is not None:
+        raise failed
 
 
 def _client(address: WeaviateAddress) -> WeaviateAsyncClient:

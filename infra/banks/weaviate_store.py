@@ -61,6 +61,8 @@ class WeaviateBank:
             await self._check_whole(change.born, change.version)
         self._prunes.add(change.pruned)
         self._gone |= change.pruned
+        for row in change.born:
+            self._stale.pop(row.id, None)
         self._stale.update((row.id, row) for row in change.changed)
         await self._generation.publish(change.version, change.basis)
         self._published = change.version
