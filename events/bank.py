@@ -285,7 +285,11 @@ def evolve(banks: Banks, diagnosed: Diagnosed | None, operations: Sequence[Opera
 
 def looks_into_diagnosis(operations: Iterable[Operation]) -> bool:
     """Whether `evolve` makes the same of these operations only when it is given the diagnosis."""
-    return any(isinstance(one, Inserted) or (isinstance(one, Merged) and one.how != "recorded") for one in operations)
+    for one in operations:
+        kind = type(one)
+        if kind is Inserted or (isinstance(one, Merged) and one.how != "recorded"):
+            return True
+    return False
 
 
 def _content_stages(contents: Sequence[Operation], diagnosed: Diagnosed | None) -> Iterator[Stage]:

@@ -17,8 +17,8 @@ Source = Literal["weaviate", "exact", "fallback"]
 Outcome = Literal["completed", "stopped", "failed"]
 
 
-class Event(Struct, frozen=True, kw_only=True):
-    """The data of one event; `KIND` and `SCHEMA` stand beside it in the log."""
+class Event(Struct, frozen=True, kw_only=True, gc=False):
+    """The data of one event; `KIND` and `SCHEMA` stand beside it in the log. A tree: it needs no garbage collector."""
 
     KIND: ClassVar[str]
     SCHEMA: ClassVar[int] = 1
@@ -145,7 +145,7 @@ class Seeded(Event, frozen=True, kw_only=True):
     items: list[SeededItem]
 
 
-class Query(Struct, frozen=True, kw_only=True):
+class Query(Struct, frozen=True, kw_only=True, gc=False):
     """What was searched for."""
 
     text: str
@@ -253,7 +253,7 @@ class Scored(Event, frozen=True, kw_only=True):
         return self.breakdown.get("valid") is not False
 
 
-class RetrievedIds(Struct, frozen=True, kw_only=True):
+class RetrievedIds(Struct, frozen=True, kw_only=True, gc=False):
     """The chosen ids of both stages, in rank order."""
 
     planning: list[MemoryId]
@@ -263,7 +263,7 @@ class RetrievedIds(Struct, frozen=True, kw_only=True):
         return self.planning if stage == "planning" else self.execution
 
 
-class Experience(Struct, frozen=True, kw_only=True):
+class Experience(Struct, frozen=True, kw_only=True, gc=False):
     """(c_new, e_new) of one stage, with the gate's own flags and our lint."""
 
     scenario: str
@@ -279,7 +279,7 @@ class Experience(Struct, frozen=True, kw_only=True):
     usefulness_e4: ShareE4 | None = None
 
 
-class StageExperiences(Struct, frozen=True, kw_only=True):
+class StageExperiences(Struct, frozen=True, kw_only=True, gc=False):
     planning: Experience | None = None
     execution: Experience | None = None
 
@@ -296,7 +296,7 @@ class MergeProposal(Struct, frozen=True, kw_only=True, gc=False):
     text: str
 
 
-class MergeProposals(Struct, frozen=True, kw_only=True):
+class MergeProposals(Struct, frozen=True, kw_only=True, gc=False):
     planning: MergeProposal | None = None
     execution: MergeProposal | None = None
 

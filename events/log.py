@@ -5,7 +5,7 @@ from msgspec import Struct
 from events.ids import Position, RunId, StreamId, Version, event_id
 
 
-class Draft(Struct, frozen=True, kw_only=True):
+class Draft(Struct, frozen=True, kw_only=True, gc=False):
     """An event before it has a place. Made by `events.codec.draft`."""
 
     kind: str
@@ -16,7 +16,7 @@ class Draft(Struct, frozen=True, kw_only=True):
     sha256: str
 
 
-class Recorded(Struct, frozen=True, kw_only=True):
+class Recorded(Struct, frozen=True, kw_only=True, gc=False):
     """An event in its place. `events.codec.decode` reads its `data`."""
 
     run: RunId
