@@ -42,6 +42,10 @@ SEGMENT = 2000
 #: events in one page
 PAGE = 100
 
+#: so much `data` is read at a time, bytes: going to a thread costs what reading 50 events does, and what lies ready
+#: for longer has left the processor's cache
+_AHEAD = 1 << 20
+
 _SEGMENT_NAME = re.compile(r"[0-9]{6,}\.jsonl\.zst")
 _HEX = re.compile(r"[0-9a-f]{64}")
 #: a segment up to this many bytes is unpacked once, checked and then read; a larger one twice
@@ -291,7 +295,7 @@ class _Part:
             self.check()
         if not self._exact:
             chunks = self._chunks(offset) if whole is None else [whole]
-            yield from self._skimmed(chunks, run, position, 0 if offset else skip, kinds)
+            yield from self._skimmed(chunks, run, position + 1 if offset else self.first, position, kinds)
             return
         for line in self.lines(0 if offset else skip, offset) if whole is None else whole.split(b"\n")[skip:-1]:
             position += 1
@@ -300,22 +304,21 @@ class _Part:
                 yield one
 
     def _skimmed(
-        self, chunks: Iterable[bytes], run: RunId, position: int, skip: int, kinds: frozenset[str] | None
+        self, chunks: Iterable[bytes], run: RunId, first: int, after: int, kinds: frozenset[str] | None
     ) -> Iterator[Recorded]:
-        """The events of `kinds` behind `position`, which the line after the first `skip` holds the next of."""
-        skim, rest = Skim(run, kinds, lambda line, at: self.event(line, run, at)), b""
+        """The events of `kinds` behind `after`; the first line of `chunks` is at `first`."""
+        skim, rest = Skim(run, kinds, lambda line, at: self.event(line, run, at), first, after), b""
         for chunk in chunks:
-            lines, start = rest + chunk if rest else chunk, 0
-            while (end := lines.find(b"\n", start)) >= 0:
-                if skip:
-                    skip -= 1
-                else:
-                    position += 1
-                    one = skim.event(lines, start, end, position)
-                    if one is not None:
-                        yield one
-                start = end + 1
-            rest = lines[start:]
+            start = 0
+            if rest and (start := chunk.find(b"\n") + 1):
+                # The line that two chunks share alone: what is left of this one is not copied.
+                yield from skim.events(rest + chunk[:start], 0)
+                rest = b""
+            if rest:
+                rest += chunk
+            else:
+                yield from skim.events(chunk, start)
+                rest = chunk[chunk.rfind(b"\n") + 1 :]
             if len(rest) > _LONGEST:
                 raise self.damaged("a line is longer than any event")
         if rest:
@@ -414,9 +417,10 @@ class SegmentLog:
     async def pages(self, after: Position, kinds: frozenset[str] | None = None) -> AsyncIterator[list[Recorded]]:
         """As `runtime.ports.EventLog.pages`."""
         events, empty = self._events(after, kinds), True
-        while page := await anyio.to_thread.run_sync(lambda: list(islice(events, PAGE))):
+        while ahead := await anyio.to_thread.run_sync(_some, events):
             empty = False
-            yield page
+            for start in range(0, len(ahead), PAGE):
+                yield ahead[start : start + PAGE]
         if empty:
             await self._check(after)
 
@@ -479,6 +483,17 @@ class SegmentLog:
         if (head := await self.head()) < after:
             raise VersionGap(f"head of {self.path}", after, head)
         return head
+
+
+def _some(events: Iterator[Recorded]) -> list[Recorded]:
+    """The next events, as many as it is worth to go to a thread for."""
+    found, size = list[Recorded](), 0
+    for one in events:
+        found.append(one)
+        size += len(one.data)
+        if size > _AHEAD or len(found) == 10 * PAGE:
+            break
+    return found
 
 
 def _opened(path: Path, exact: bool) -> tuple[list[_Part], RunId]:
