@@ -16,7 +16,7 @@ from msgspec import Struct
 from events.codec import decode
 from events.errors import BadInput, UnknownName
 from events.ids import Label, RunId, Stage, episode_of, run_id
-from events.kinds import Diagnosed, Executed, Operated, Planned, Scored
+from events.kinds import Diagnosed, Executed, Operated, Planned, Retrieved, Scored
 from events.verify import Verifier
 from infra import environments
 from infra.clock import SystemClock
@@ -26,10 +26,11 @@ from infra.rehearsal import LABEL, MODEL
 from infra.rehearsal.key import AnswerKey, KeyTask
 from infra.rehearsal.planting import RehearsalSettings
 from infra.rehearsal.server import rehearsal_server
+from infra.weaviate_server import Start
 from runtime.ports import Environment, EventLog
 from runtime.statistics import Interval, mcnemar, paired, paired_difference, wilson
 from workers.configuration import Configuration
-from workers.connections import START, Server, connections
+from workers.connections import START, Server, assert_bank_there, connections, with_banks
 from workers.coordinator import RunView
 from workers.driving import Hands, drive, hands, interruptible, log_lines
 from workers.header import begin
@@ -90,6 +91,8 @@ class Rebuilt(Struct, frozen=True, kw_only=True):
     events: int
     recalls: int
     digest: str
+    #: the recalls by where they came from: `exact` (a replica), `weaviate`, `fallback` (a replica in its place)
+    sources: dict[str, int]
 
 
 class Demonstration(Struct, frozen=True, kw_only=True):
@@ -152,15 +155,23 @@ async def demonstrate(invocation: Invocation, plan: Plan) -> Demonstration:
         settings = RehearsalSettings(seed=plan.seed)
         url = await stack.enter_async_context(rehearsal_server(AnswerKey(key), settings))
         redis = configuration.redis
-        there = await stack.enter_async_context(connections(home, redis.url, redis.prefix, clock))
+        logs = await stack.enter_async_context(connections(home, redis.url, redis.prefix, clock))
+        there = await stack.enter_async_context(
+            with_banks(
+                logs, home, configuration.weaviate, invocation.environment, clock,
+                starting=True, start=Start(progress=output.note),
+            )
+        )  # fmt: skip
         there.warn()
+        await assert_bank_there(there, configuration.bank.store)
         output.note(
             f"{plan.environment}: {len(tasks)} tasks in {len(ARMS)} arms; model {MODEL} at {url}; "
-            f"{_product(there)} of {there.where}"
+            f"{_product(there)} of {there.where}; bank {configuration.bank.store}, "
+            f"embedder {configuration.embedder.name}"
         )
         runs = await _begun(there, configuration, plan, loaded, tasks, url)
         live = LiveLine(output, clock, names={run: arm for arm, run in runs.items()})
-        doing = Hands(slots=_SLOTS, hosts=_HOSTS)
+        doing = Hands(slots=_SLOTS, hosts=_HOSTS, weaviate=configuration.weaviate)
         ground = await stack.enter_async_context(hands(there, home, invocation.environment, clock, doing, log))
         limit = _Deadline(there, list(runs.values()), plan.seconds, live)
         async with anyio.create_task_group() as beside:
@@ -194,8 +205,6 @@ def demo_tasks(key: Mapping[str, KeyTask], limit: int) -> list[str]:
 def _configured(configuration: Configuration) -> Configuration:
     """The configuration with the demo's own model and pace."""
     run = msgspec.structs.replace(configuration.run, concurrency=_CONCURRENCY, lag="auto", epochs=1)
-    if configuration.bank.store != "replica":
-        raise UnknownName("bank store", configuration.bank.store, ["replica"])
     return msgspec.structs.replace(configuration, run=run)
 
 
@@ -314,6 +323,8 @@ class _Seen:
     calls: Mapping[int, int]
     #: t -> a_t, where the gate has judged
     labels: Mapping[int, Label]
+    #: recalls by source
+    sources: Mapping[str, int]
     verifier: Verifier
 
     def facts(self, shared: Collection[str]) -> dict[str, Any]:
@@ -329,8 +340,9 @@ class _Seen:
     def rebuilt(self, run: RunId) -> Rebuilt:
         report = self.verifier.done()
         return Rebuilt(
-            run=run, versions=report.versions, events=report.events, recalls=report.recalls, digest=report.digest
-        )
+            run=run, versions=report.versions, events=report.events, recalls=report.recalls, digest=report.digest,
+            sources=dict(sorted(self.sources.items())),
+        )  # fmt: skip
 
 
 async def _verified(log: EventLog) -> _Seen:
@@ -338,16 +350,19 @@ async def _verified(log: EventLog) -> _Seen:
     scores: dict[int, bool] = {}
     calls: Counter[int] = Counter()
     labels: dict[int, Label] = {}
+    sources: Counter[str] = Counter()
     sizes = [verifier.state.banks.sizes()]
     async for page in log.pages(START):
         for recorded in page:
             verifier.feed(recorded)
             if recorded.kind == "folded":
                 sizes.append(verifier.state.banks.sizes())
-            if recorded.kind not in ("planned", "executed", "scored", "diagnosed"):
+            if recorded.kind not in ("retrieved", "planned", "executed", "scored", "diagnosed"):
                 continue
             t = episode_of(recorded.stream)
             match decode(recorded):
+                case Retrieved() as retrieved:
+                    sources[retrieved.source] += 1
                 case Scored() as scored if t is not None and scored.valid:
                     scores[t] = scored.success
                 case Planned() | Executed() | Diagnosed() as event if t is not None:
@@ -363,6 +378,7 @@ async def _verified(log: EventLog) -> _Seen:
         sizes=sizes,
         calls=calls,
         labels=labels,
+        sources=sources,
         verifier=verifier,
     )
 

@@ -20,6 +20,7 @@ from infra.list_log import ListLog
 from infra.redis_client import connected
 from infra.redis_log import RedisLogStore
 from infra.redis_server import embedded_server
+from infra.weaviate_address import WeaviateAddress
 from runtime.ports import Origin
 from runtime.statistics import wilson
 from workers.commands.demo import _print
@@ -30,12 +31,13 @@ from workers.sources import banks_at
 ROOT = Path(__file__).parents[2]
 
 
-def chime(home: Path, *arguments: str) -> Any:
+def chime(home: Path, *arguments: str, **variables: str) -> Any:
     """The envelope that a command prints; its stderr under `err`."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("CHIME_")}
     done = subprocess.run(
         [sys.executable, "-m", "workers", *arguments, "--json", "--home", str(home)],
-        env={**kept, "PYTHONPATH": str(ROOT)}, cwd=home, capture_output=True, text=True, timeout=180, check=False,
+        env={**kept, **variables, "PYTHONPATH": str(ROOT)}, cwd=home, capture_output=True, text=True, timeout=180,
+        check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return {**json.loads(done.stdout), "err": done.stderr}
@@ -79,6 +81,25 @@ def test_three_arms(home: Path):
     assert chime(home, "log", "verify", run)["data"]["digest"] == rebuilt[run]["digest"]
     assert anyio.run(verified, home) == {run: (one["digest"], one["events"]) for run, one in rebuilt.items()}
     assert "Traceback" not in shown["err"]
+
+
+def test_the_store_of_the_banks_changes_nothing_but_where_recalls_come_from(
+    home: Path, weaviate_server: WeaviateAddress
+):
+    """Banks in Weaviate and in replicas end with the same digests; each says which store and embedder it was."""
+    given = {
+        "CHIME_WEAVIATE_URL": weaviate_server.http_url,
+        "CHIME_WEAVIATE_GRPC_URL": weaviate_server.grpc_url,
+        "CHIME_WEAVIATE_API_KEY": weaviate_server.api_key,
+    }
+    asked = ("demo", "--env", "toy", "--limit", "6", "--embedder", "hash")
+    stored = chime(home, *asked, "--bank", "weaviate", **given)["data"]
+    replica = chime(home, *asked, "--bank", "replica")["data"]
+    assert [(one["bank"], one["embedder"]) for one in (stored, replica)] == [("weaviate", "hash"), ("replica", "hash")]
+    assert [one["digest"] for one in stored["rebuilt"]] == [one["digest"] for one in replica["rebuilt"]]
+    assert [one["sources"] for one in stored["rebuilt"]] == [{"weaviate": 12}] * 3
+    assert [one["sources"] for one in replica["rebuilt"]] == [{"exact": 12}] * 3
+    assert len({one["digest"] for one in stored["rebuilt"]}) == 3
 
 
 def test_stops_when_the_time_is_over(home: Path):

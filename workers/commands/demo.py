@@ -16,8 +16,8 @@ from workers.output import Column, Output
 
 @chime_command("demo", short_help="Run three arms on real tasks without a key, and compare them.")
 @click.option("--env", "environment", metavar="NAME", help="bfcl or toy (default: bfcl where it is installed).")
-@click.option("--bank", metavar="NAME", help="Where recalls come from: replica.")
-@click.option("--embedder", metavar="NAME", help="What texts are compared with (default: hash).")
+@click.option("--bank", metavar="NAME", help="Where recalls come from: replica or weaviate.")
+@click.option("--embedder", metavar="NAME", help="What texts are compared with: hash or minilm.")
 @click.option("--limit", default=50, show_default=True, metavar="N", help="Episodes an arm.")
 @click.option("--seconds", default=40.0, show_default=True, metavar="S", help="Begin no more episodes after this time.")
 @click.option("--seed", default=42, show_default=True, help="Of the planted faults.")
@@ -81,9 +81,10 @@ def _print(output: Output, shown: Demonstration) -> None:
     output.line(f"[{', '.join(shown.labels)}: a scripted model with planted faults; no claim about real models]")
     output.line()
     for done in shown.rebuilt:
+        sources = ", ".join(f"{source} {count}" for source, count in done.sources.items() if source != "exact")
         output.line(
             f"{done.run}: rebuilt {done.versions} versions from {done.events} events, {done.recalls} recalls "
-            f"recomputed: digest matches ({done.digest[:16]})"
+            f"{f'({sources}) ' if sources else ''}recomputed: digest matches ({done.digest[:16]})"
         )
     run = shown.arms[0].run
     output.line()
