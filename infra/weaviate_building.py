@@ -6,6 +6,7 @@ does it and the other finds it done. What fails leaves nothing; what was killed 
 
 import fcntl
 import hashlib
+import http.client
 import os
 import platform
 import re
@@ -14,8 +15,10 @@ import signal
 import subprocess
 import tarfile
 import threading
+import urllib.error
 import urllib.request
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -183,7 +186,10 @@ def fetch(tools: Path, progress: Progress, check: Callable[[Path], None], releas
             archive = work / name
             with _told(progress, f"still fetching {name}"), archive.open("wb") as file:
                 found = _copied(f"{releases}/{name}", file)
-        except (OSError, ValueError) as error:
+        except urllib.error.HTTPError as error:
+            with error:
+                raise Missing(f"{error.url} answers {error.code}") from None
+        except (OSError, http.client.HTTPException) as error:
             raise Missing(f"{releases}: {getattr(error, 'reason', None) or error}") from error
         if found != wanted[0]:
             raise Missing(f"{name} is not what its SHA-256 says")
@@ -220,17 +226,16 @@ def _unpacked(archive: Path, work: Path) -> Path:
         else:
             with tarfile.open(archive) as tape:
                 member = next(one for one in tape if one.isfile() and one.name.rsplit("/", 1)[-1] == "weaviate")
-                with tape.extractfile(member) or _nothing() as source, program.open("wb") as target:
+                source = tape.extractfile(member)
+                assert source is not None  # noqa: S101 - it is for what is no file
+                with source, program.open("wb") as target:
                     shutil.copyfileobj(source, target)
     except StopIteration:
         raise Missing(f"{archive.name} holds no program") from None
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError) as error:
-        raise Missing(f"{archive.name} cannot be unpacked ({error})") from error
+    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError) as error:
+        reason = str(error).splitlines() or [type(error).__name__]
+        raise Missing(f"{archive.name} cannot be unpacked ({reason[0]})") from error
     return program
-
-
-def _nothing() -> IO[bytes]:
-    raise StopIteration
 
 
 def _made(

@@ -14,14 +14,14 @@ from pathlib import Path
 from events.errors import Unreachable
 from infra.process_identity import identity_of
 from infra.server_locks import ServerLocks
-from infra.weaviate_asking import asked
+from infra.weaviate_asking import version_of
 from infra.weaviate_building import BUILD_SPACE, Missing, Progress, archive_name, build, cached, fetch, go_version
 from infra.weaviate_process import VERSION, free_ports, last_words, launch, settings
 
 IMAGE = f"cr.weaviate.io/semitechnologies/weaviate:{VERSION}"
 
 #: how long a program may take until it says its version, seconds
-PROBE_S = 60.0
+PROBE_S = 30.0
 _POLL_S = 0.05
 #: how long a container engine may take to say that it is there, seconds
 _ENGINE_S = 15.0
@@ -238,6 +238,14 @@ def _facts(path: Path) -> list[str | int]:
     return [str(path.resolve()), there.st_ino, there.st_size, there.st_mtime_ns]
 
 
+def sound(program: Program) -> bool:
+    """Whether a program that did not start elsewhere does so in an empty folder."""
+    try:
+        return not program.image and version_by_trial(Path(program.path)) == VERSION
+    except Missing:
+        return False
+
+
 def version_by_trial(path: Path) -> str:
     """The version that a server program says once it is up, in a folder of its own that is removed again.
 
@@ -261,10 +269,10 @@ def version_by_trial(path: Path) -> str:
         try:
             deadline = time.monotonic() + PROBE_S
             while locks.held and time.monotonic() < deadline:
-                version = asked(ports.address(key))
-                if version is not None:
-                    return version
-                time.sleep(_POLL_S)
+                try:
+                    return version_of(ports.address(key).http_url, key)
+                except OSError:
+                    time.sleep(_POLL_S)
             reason = f"is not ready after {PROBE_S:.0f} s" if locks.held else "ends at once"
             words = last_words(folder / "log")
             raise Missing(f"{path} {reason}" + (f": {words}" if words else ""))

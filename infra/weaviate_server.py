@@ -27,7 +27,7 @@ from infra.process_identity import ProcessIdentity, identity_of
 from infra.server_locks import ServerLocks
 from infra.weaviate_address import WeaviateAddress
 from infra.weaviate_asking import asked
-from infra.weaviate_finding import ADVICE, Program, Way, programs, ways
+from infra.weaviate_finding import ADVICE, Program, Way, programs, provided, sound, ways
 from infra.weaviate_launching import launch_of, namespace, remove_container
 from infra.weaviate_process import VERSION, Ports, free_ports, last_words, launch, pid_in
 
@@ -113,9 +113,18 @@ def named(home: Path) -> Running | None:
         one = msgspec.json.decode((folder / "server.json").read_bytes(), type=Running)
     except (OSError, msgspec.DecodeError):
         return None
-    if one.process is None and (pid := pid_in(folder / "pid")) is not None and ServerLocks(folder).kept_by(pid):
-        return msgspec.structs.replace(one, process=identity_of(pid))
-    return one
+    return one if one.process is not None else msgspec.structs.replace(one, process=_by_pidfile(folder))
+
+
+def _by_pidfile(folder: Path) -> ProcessIdentity | None:
+    """The server whose starter was killed before it could write more than its pid: it holds the server's lock open."""
+    pid = pid_in(folder / "pid")
+    return identity_of(pid) if pid is not None and ServerLocks(folder).kept_by(pid) else None
+
+
+def _of_this_boot(one: Running) -> bool:
+    now = identity_of(os.getpid())
+    return one.process is not None and now is not None and one.process.boot == now.boot
 
 
 @asynccontextmanager
@@ -203,8 +212,9 @@ class _Use:
         self._users: IO[bytes] | None = None
 
     def begin(self) -> Running:
-        self._locks.prepare()
+        self._prepare()
         with self._locks.alone():
+            self._unforbid()
             self._users = self._locks.use()
             try:
                 return self._found()[0]
@@ -215,14 +225,19 @@ class _Use:
     def again(self) -> Running:
         self._locks.prepare()
         with self._locks.alone():
+            if self._forbidden.exists():
+                raise Unreachable(
+                    f"the Weaviate of {self._folder} was stopped by hand; `chime services start weaviate` starts it"
+                )
             one, begun = self._found()
             if begun:
                 _log.warning("weaviate_started_again", folder=str(self._folder))
             return one
 
     def keep(self) -> tuple[Running, bool]:
-        self._locks.prepare()
+        self._prepare()
         with self._locks.alone():
+            self._unforbid()
             one, begun = self._found()
             if self._how.isolated and not one.isolated:
                 raise BadInput(
@@ -242,6 +257,7 @@ class _Use:
             if not self._locks.last(users) or (one is not None and one.kept and self._locks.held):
                 return
             self._end(one)
+            self._unforbid()
 
     def stop(self, *, now: bool) -> Stopped:
         if not self._folder.is_dir():
@@ -256,10 +272,27 @@ class _Use:
                 if one is not None:
                     self._write(msgspec.structs.replace(one, kept=False))
                 return Stopped(server=one, ended=False)
+            if self._locks.used:
+                self._forbidden.touch(mode=0o600)  # those who use it must not bring it back
             self._end(one)
             if self._locks.held:
-                raise Unreachable(self._in_the_way(one, "does not end"))
+                lock = self._folder / "server.lock"
+                raise Unreachable(f"the Weaviate of {self._folder} does not end; `fuser {lock}` names the process")
             return Stopped(server=one, ended=True)
+
+    def _prepare(self) -> None:
+        """Have the folder, and a program where one is needed: building one takes longer than a lock may be held."""
+        self._locks.prepare()
+        if not self._locks.held:
+            provided(self._tools, self._how.progress, [])
+
+    @property
+    def _forbidden(self) -> Path:
+        """Is there while nobody but a new user or `keep` may start the server."""
+        return self._folder / "stopped"
+
+    def _unforbid(self) -> None:
+        self._forbidden.unlink(missing_ok=True)
 
     def _found(self) -> tuple[Running, bool]:
         """The server, and whether it had to be started."""
@@ -297,8 +330,11 @@ class _Use:
             if one is not None:
                 self._say(one, program)
                 return one
-            if self._locks.held:
+            if self._locks.held or sound(program):
+                # Another one would meet the same: a folder that is full or cannot be written, files it cannot read.
                 raise Unreachable(f"no Weaviate starts on {self._folder}: {misses[-1]}")
+        if before is None:
+            self._forget()
         raise Unreachable(f"no Weaviate {VERSION} to be had ({'; '.join(misses)}): {ADVICE}")
 
     def _say(self, one: Running, program: Program) -> None:
@@ -318,7 +354,7 @@ class _Use:
                 way=program.way,
                 path=program.image or program.path,
                 engine=program.path if program.image else "",
-                kept=before is not None and before.kept,
+                kept=before is not None and before.kept and _of_this_boot(before),
                 isolated=self._isolated(before),
             )
             self._write(one)  # before the start: where we are killed now, the next one finds the server by it
@@ -380,11 +416,12 @@ class _Use:
 
     def _end(self, one: Running | None) -> None:
         """End the server: asked first, then killed."""
-        if self._locks.held and one is not None and one.process is not None:
-            self._signalled(one.process, signal.SIGTERM)
+        process = one.process if one is not None else _by_pidfile(self._folder)
+        if self._locks.held and process is not None:
+            self._signalled(process, signal.SIGTERM)
             if self._locks.held:
-                self._signalled(one.process, signal.SIGKILL)
-            if one.engine:
+                self._signalled(process, signal.SIGKILL)
+            if one is not None and one.engine:
                 remove_container(one.engine, self._folder)  # its client may have ended without it
         if self._locks.held:
             _log.warning("weaviate_left_running", folder=str(self._folder), reason="it does not end")

@@ -53,7 +53,7 @@ def status(invocation: Invocation, service: str) -> None:
         raise Unreachable(f"Weaviate{pid} holds {folder_of(home)} and does not answer; it starts, ends or hangs")
 
 
-@chime_command("install", short_help="Have a server's program at hand, built or fetched, without starting it.")
+@chime_command("install", short_help="Build or fetch a server's program without starting it.")
 @_service
 def install(invocation: Invocation, service: str) -> None:
     """Find the program of SERVICE, or build or fetch it into `<home>/tools`; some minutes, once. Doing it twice is
