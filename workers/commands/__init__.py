@@ -61,6 +61,9 @@ TREE: Mapping[str, Verb | Noun] = {
             "diff": Verb("workers.commands.memory", "diff", "Show what changed between two versions."),
             "export": Verb("workers.commands.memory", "export", "Write the banks at a version to a file."),
             "fork": Verb("workers.commands.memory", "fork", "Start a new run from the banks at a version."),
+            "reembed": Verb(
+                "workers.commands.memory_embedding", "reembed", "Begin a run from a bank in another embedder's vectors."
+            ),
             "search": Verb(
                 "workers.commands.memory_store", "search", "Search a run's bank: by meaning, by words, or both."
             ),
@@ -129,7 +132,7 @@ TREE: Mapping[str, Verb | Noun] = {
             "install": Verb(
                 "workers.commands.services",
                 "install",
-                "Have a server's program at hand, built or fetched, without starting it.",
+                "Build or fetch a server's program without starting it.",
             ),
             "start": Verb(
                 "workers.commands.services", "start", "Start a server that runs until `chime services stop`."
