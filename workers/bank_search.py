@@ -12,10 +12,12 @@ from events.ids import BankVersion, MemoryId, Stage
 from events.vectors import DOT_ONE, Vector
 from infra.banks.prunes import Prunes
 from infra.banks.serving import Mode
+from infra.embedders import Around
 from runtime.ports import EventLog
 from workers.bank_store import named_store
 from workers.connections import Server
-from workers.engine import operational_of, served
+from workers.embedding import embedded_query
+from workers.engine import operational_of
 from workers.header import recorded_head
 from workers.sources import banks_at, newest_version
 from workers.stored_bank import REBUILD, StoredBank, pruned_by
@@ -61,7 +63,9 @@ class Searched(Struct, frozen=True, kw_only=True):
     notes: list[str] = []
 
 
-async def searched(there: Server, log: EventLog, asked: Search, version: BankVersion | None) -> Searched:
+async def searched(
+    there: Server, log: EventLog, asked: Search, version: BankVersion | None, around: Around | None = None
+) -> Searched:
     """What the run's bank gives for a search.
 
     Args:
@@ -69,24 +73,26 @@ async def searched(there: Server, log: EventLog, asked: Search, version: BankVer
         log: of the run.
         asked: what is searched for.
         version: which; None for the newest that the bank has.
+        around: what the run's embedder is handed.
 
     Raises:
         BadInput: words are searched for in a bank that is not in Weaviate; the run embeds with something else.
         Unreachable: words are searched for, and Weaviate does not answer.
     """
     if asked.mode == "vector":
-        return await _by_meaning(there, log, asked, version)
-    return await _by_words(there, log, asked, version)
+        return await _by_meaning(there, log, asked, version, around)
+    return await _by_words(there, log, asked, version, around)
 
 
-async def _embedded(log: EventLog, text: str) -> Vector:
-    _, embedder = served((await recorded_head(log)).started)
-    (vector,) = await embedder.embed([text], "query")
-    return vector
+async def _embedded(log: EventLog, text: str, around: Around | None) -> Vector:
+    header = (await recorded_head(log)).started
+    return await embedded_query(header, await operational_of(log, header), text, around)
 
 
-async def _by_meaning(there: Server, log: EventLog, asked: Search, version: BankVersion | None) -> Searched:
-    query = await _embedded(log, asked.text)
+async def _by_meaning(
+    there: Server, log: EventLog, asked: Search, version: BankVersion | None, around: Around | None
+) -> Searched:
+    query = await _embedded(log, asked.text, around)
     serving = await there.generations.of(log.run).serving() if there.generations is not None else None
     notes: list[str] = []
     if serving is not None and version in (None, serving.version):
@@ -134,7 +140,9 @@ def _ranked(banks: Banks, dots: Sequence[tuple[MemoryId, int]], limit: int) -> l
     return [SearchHit(item=item_row(item), similarity=dot / DOT_ONE, score=None) for item, dot in found[:limit]]
 
 
-async def _by_words(there: Server, log: EventLog, asked: Search, version: BankVersion | None) -> Searched:
+async def _by_words(
+    there: Server, log: EventLog, asked: Search, version: BankVersion | None, around: Around | None
+) -> Searched:
     stored = StoredBank(there, log)
     serving = await stored.generations.serving()
     if serving is None:
@@ -145,7 +153,7 @@ async def _by_words(there: Server, log: EventLog, asked: Search, version: BankVe
         )
     at = serving.version if version is None else version
     banks = await banks_at(log, min(at, await newest_version(log)))
-    query = await _embedded(log, asked.text) if asked.mode == "hybrid" else None
+    query = await _embedded(log, asked.text, around) if asked.mode == "hybrid" else None
     server, scores = await stored.server(), list[tuple[Item, float]]()
     for stage in asked.stages:
         found = await server.look_up(

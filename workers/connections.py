@@ -16,6 +16,7 @@ from infra.banks.generations import Generations
 from infra.blobs import FolderBlobs, RedisBlobs
 from infra.calls import CallStore, RedisCalls
 from infra.clock import SystemClock
+from infra.embedding_cache import EmbeddingStore, MemoryEmbeddings, RedisEmbeddings
 from infra.failures import LocalFailures, RedisFailures
 from infra.intake import Depths, OpenIntake, ServerIntake
 from infra.leases import Leases, LocalLeases, RedisLeases
@@ -66,6 +67,8 @@ class Server:
     failures: Failures = field(default_factory=lambda: LocalFailures(SystemClock()))
     #: whether the server has room, by the depths of its queues and these marks
     intake: Callable[[Depths, IntakeSettings], Intake] = lambda _, __: OpenIntake()
+    #: vectors that were made before, by text
+    embeddings: EmbeddingStore = field(default_factory=MemoryEmbeddings)
     #: starts the home's own server again where it has died
     revive: Callable[[], Awaitable[None]] | None = None
     #: which generation of each run's bank serves; None for a home without a server
@@ -163,6 +166,7 @@ async def connections(home: Path, url: str, prefix: str, clock: Clock, retries: 
             store=RedisLogStore(redis, prefix, clock, where, None if own else promises, home),
             blobs=FolderBlobs(home) if own else RedisBlobs(redis, prefix, where),
             calls=RedisCalls(redis, prefix, where),
+            embeddings=RedisEmbeddings(redis, prefix, where),
             url=url,
             prefix=prefix,
             where=where,

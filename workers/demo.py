@@ -20,6 +20,7 @@ from events.kinds import Diagnosed, Executed, Operated, Planned, Retrieved, Scor
 from events.verify import Verifier
 from infra import environments
 from infra.clock import SystemClock
+from infra.embedders import Around
 from infra.environments.answers import answer_key
 from infra.environments.install import installed
 from infra.rehearsal import LABEL, MODEL
@@ -169,7 +170,8 @@ async def demonstrate(invocation: Invocation, plan: Plan) -> Demonstration:
             f"{_product(there)} of {there.where}; bank {configuration.bank.store}, "
             f"embedder {configuration.embedder.name}"
         )
-        runs = await _begun(there, configuration, plan, loaded, tasks, url)
+        around = Around(environ=invocation.environment, clock=clock)
+        runs = await _begun(there, configuration, plan, loaded, tasks, url, around)
         live = LiveLine(output, clock, names={run: arm for arm, run in runs.items()})
         doing = Hands(slots=_SLOTS, hosts=_HOSTS, weaviate=configuration.weaviate)
         ground = await stack.enter_async_context(hands(there, home, invocation.environment, clock, doing, log))
@@ -215,6 +217,7 @@ async def _begun(
     environment: Environment,
     tasks: Sequence[str],
     url: str,
+    around: Around,
 ) -> dict[str, RunId]:
     """Arm -> its run, begun."""
     models = msgspec.structs.replace(configuration.models, model=MODEL, base_url=url)
@@ -230,7 +233,7 @@ async def _begun(
             policy=msgspec.structs.replace(configuration.policy, name=policy),
         )
         run = run_id(f"demo-{stamp}-{arm}")
-        made = await beginning(own, replace(choice, frozen=frozen), environment, None)
+        made = await beginning(own, replace(choice, frozen=frozen), environment, None, around)
         await made.prompts.store(there.blobs, run)
         await begin(there.store.open(run), made.head)
         runs[arm] = run

@@ -22,6 +22,7 @@ from events.errors import BadInput, ChimeError
 from infra import embedders
 from infra.banks.generations import Generations
 from infra.clock import SystemClock
+from infra.embedders import Around
 from infra.environments import BUILT_IN
 from infra.environments.install import INSTALLABLE, installed
 from infra.ownership import conflicts
@@ -82,7 +83,7 @@ async def examine(resolved: Resolved, environment: Mapping[str, str]) -> AsyncIt
     yield _rq()
     for row in _environments(resolved.home):
         yield row
-    yield _embedder(configuration)
+    yield await _embedder(configuration, environment)
     async for row in _endpoints(configuration, environment):
         yield row
     yield _clock()
@@ -315,10 +316,13 @@ def _environments(home: Path) -> list[Row]:
     return rows
 
 
-def _embedder(configuration: Configuration) -> Row:
-    name = configuration.embedder.name
+async def _embedder(configuration: Configuration, environment: Mapping[str, str]) -> Row:
+    given, around = configuration.embedder, Around(environ=environment)
+    # Of a server that does not answer at once a person wants to hear at once.
+    options = given.given() | ({"retries": 0, "timeout_s": _ENDPOINT_S} if given.base_url else {})
     try:
-        identity = embedders.load(name).identity
+        async with embedders.opened(given.name, options, around) as embedder:
+            identity = await embedder.identify()
     except ChimeError as error:
         return Row(check="embedder", status="fail", detail=str(error), fix="set embedder.name in chime.toml")
     return Row(check="embedder", status="ok", detail=f"{identity.fingerprint}, {identity.dimension} dimensions")

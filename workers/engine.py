@@ -18,19 +18,27 @@ from events.errors import BadInput, ChimeError, UnreadableEvent, VersionGap
 from events.ids import RUN_STREAM, RunId, Version, episode_stream
 from events.kinds import Evaluator, Noted, Operated, RunConfig, RunStarted
 from events.log import Recorded
-from events.policies import Policy
-from infra import embedders, environments
+from infra import environments
 from infra.banks.replica import Replica
 from infra.banks.serving import BankServer
 from infra.banks.stored import StoredBanks
 from infra.calls import RecordedCalls
+from infra.embedders import Around
+from infra.embedding_cache import CachedEmbedder
 from infra.environments.limits import Limits
 from infra.openai_client import Clients
 from infra.openai_model import OpenAIModel
 from runtime import planners, reflections
 from runtime.context import Context
 from runtime.episode import act, diagnose
-from runtime.errors import EnvironmentUnavailable, NotServed, RunEnded, RunStopped, StoreAway
+from runtime.errors import (
+    EmbedderUnavailable,
+    EnvironmentUnavailable,
+    NotServed,
+    RunEnded,
+    RunStopped,
+    StoreAway,
+)
 from runtime.ports import ChatModel, Clock, Embedder, Environment, EventLog, Job, Origin, Role, Taken
 from runtime.prompting import stored_prompts
 from runtime.settings import EndpointSettings, EpisodeSettings, ModelSettings
@@ -38,6 +46,7 @@ from runtime.task import Task
 from workers.bank_store import bank_store
 from workers.configuration import Store
 from workers.connections import Server
+from workers.embedding import Embedders
 
 _log = structlog.get_logger("chime.engine")
 
@@ -87,6 +96,7 @@ class Engine:
         self._there, self._home, self._keys, self._clock, self._hosts = there, home, keys, clock, hosts
         self._stack = stack
         self._clients = Clients(keys, clock, stack)
+        self._embedders = Embedders(Around(environ=keys, clock=clock), stack)
         self._building = anyio.Lock()
         self._runs: dict[RunId, _Serving] = {}
         self._environments: dict[str, Environment] = {}
@@ -120,8 +130,11 @@ class Engine:
     async def _advance(self, job: Job) -> None:
         try:
             serving = await self._serving(job.run)
-        except (BadInput, EnvironmentUnavailable) as error:
+        except (BadInput, EnvironmentUnavailable, EmbedderUnavailable) as error:
             raise NotServed(f"run {job.run}: {error}") from error
+        except RunStopped as stopped:
+            await note_stopped(self._there.store.open(job.run), stopped)
+            return
         context = serving.context
         if serving.cancelled and not await context.log.length(episode_stream(job.episode)):
             return
@@ -175,6 +188,7 @@ class Engine:
             known.context,
             settings=_settings(config.limits, operational),
             model=self._model(config.models, operational),
+            embedder=await self._embedder(log.run, known.header, operational),
             banks=known.context.banks if store == known.store else Replica(log),
         )
         return replace(
@@ -213,7 +227,8 @@ class Engine:
         store = bank_store(operational)
         server = await self._bank_server(store)
         banks = self._reader(log, store, server)
-        policy, embedder = served(header)
+        policy = policies.of_run(header.config)
+        embedder = await self._embedder(run, header, operational)
         environment = await self.environment(named(config.environment, "name", "environment"))
         description = await environment.describe()
         context = Context(
@@ -246,6 +261,11 @@ class Engine:
             config_hash=_config_hash(config),
         )
 
+    async def _embedder(self, run: RunId, header: RunStarted, operational: Mapping[str, Any]) -> Embedder:
+        embedder = await self._embedders.of(header, operational)
+        # What costs nothing need not be remembered.
+        return embedder if embedder.is_free else CachedEmbedder(embedder, self._there.embeddings, run)
+
     def _model(self, models: Mapping[str, Any], operational: Mapping[str, Any]) -> ChatModel:
         try:
             asked = msgspec.convert(models, dict[Role, ModelSettings])
@@ -272,21 +292,6 @@ async def engine(there: Server, home: Path, keys: Mapping[str, str], clock: Cloc
     """
     async with AsyncExitStack() as stack:
         yield Engine(there, home, keys, clock, hosts, stack)
-
-
-def served(header: RunStarted) -> tuple[Policy, Embedder]:
-    """The policy and embedder of a run that this code can work on.
-
-    Raises:
-        BadInput: another version of the fold or policy, or vectors of another embedder.
-        UnknownName: no such policy or embedder here.
-    """
-    name = named(header.config.agent, "embedder")
-    embedder = embedders.load(name)
-    if embedder.identity != header.embedder:
-        there, here = header.embedder.fingerprint, embedder.identity.fingerprint
-        raise BadInput(f"the run embeds with {there}, {name} here is {here}")
-    return policies.of_run(header.config), embedder
 
 
 def begun_with(log: EventLog, said: Sequence[Recorded]) -> RunStarted:

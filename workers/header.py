@@ -13,6 +13,7 @@ from events.errors import BadInput, UnreadableEvent
 from events.ids import RUN_STREAM, Version, event_id
 from events.kinds import EmbedderIdentity, RunConfig, RunStarted, SeedBank, Seeded, SeededItem, TasksListed
 from events.seeding import seeded_events
+from infra import embedding_identity
 from runtime.ports import Appended, EventLog, Origin
 from workers.version import VERSION
 
@@ -162,6 +163,9 @@ def differences(there: Head, wanted: Head) -> list[str]:
     Of a head that is not whole yet, what is there is compared.
     """
     found = list(_different("", _meaning(there.started), _meaning(wanted.started)))
+    # A server's vectors are never twice the same to the last bit.
+    embedders = embedding_identity.differences(there.started.embedder, wanted.started.embedder)
+    found += [f"embedder: {one}" for one in embedders]
     tasks = list(zip(there.tasks, wanted.tasks, strict=False))
     at = next((i for i, (one, other) in enumerate(tasks) if one != other), None)
     if at is not None:
@@ -175,7 +179,7 @@ def differences(there: Head, wanted: Head) -> list[str]:
 
 def _meaning(started: RunStarted) -> dict[str, Any]:
     plain: dict[str, Any] = msgspec.to_builtins(started)
-    for name in ("tasks", "tasks_total", "code"):
+    for name in ("tasks", "tasks_total", "code", "embedder"):
         del plain[name]
     config = plain.pop("config")
     return {**plain, **{name: value for name, value in config.items() if name not in OPERATIONAL}}

@@ -25,6 +25,10 @@ def resumed_operational(resolved: Resolved, there: Mapping[str, Any]) -> dict[st
             if _given(resolved, f"roles.{role}.{name}", _GIVEN) or _given(resolved, f"models.{name}", _GIVEN):
                 endpoints[role][name] = configuration.role(role)[name]
     now = {**there, "endpoints": endpoints}
+    if "embedder" in there:
+        for name in there["embedder"]:
+            if _given(resolved, f"embedder.{name}", _GIVEN):
+                now["embedder"] = {**now["embedder"], name: getattr(configuration.embedder, name)}
     if _given(resolved, "run.slots", _GIVEN):
         now["slots"] = configuration.run.slots
     if _given(resolved, "bank.store", _GIVEN) and configuration.bank.store != named_store(there):
@@ -56,6 +60,7 @@ def _semantic(resolved: Resolved, header: RunStarted) -> Iterator[tuple[str, obj
         "run.concurrency": config.concurrency,
         "run.epochs": config.epochs,
         "embedder.name": config.agent.get("embedder"),
+        **{f"embedder.{name}": value for name, value in config.agent.get("embedder_options", {}).items()},
         **{f"episode.{name}": value for name, value in config.limits.items() if name not in LIMITS},
     }
     for key, there in has.items():

@@ -13,9 +13,11 @@ import msgspec
 from events import policies
 from events.errors import BadInput
 from events.ids import RunId, run_id
-from events.kinds import RunConfig, SeedBank, SeededItem
+from events.kinds import EmbedderIdentity, RunConfig, SeedBank, SeededItem
 from events.seeding import seed_items
 from infra import embedders
+from infra.embedders import Around
+from infra.embedding_identity import differences, short
 from runtime import planners, reflections
 from runtime.ports import Environment, Role
 from runtime.prompting import Prompts, load_prompts
@@ -70,7 +72,11 @@ def new_run_id(environment: str) -> RunId:
 
 
 async def beginning(
-    configuration: Configuration, choice: Choice, environment: Environment, server: Server | None
+    configuration: Configuration,
+    choice: Choice,
+    environment: Environment,
+    server: Server | None,
+    around: Around | None = None,
 ) -> Beginning:
     """The head of a new run.
 
@@ -79,20 +85,23 @@ async def beginning(
         choice: which tasks, from which bank.
         environment: the benchmark.
         server: where a seed bank comes from; None where there is none.
+        around: what the embedder is handed.
 
     Raises:
         BadInput: a setting that is missing, a task or domain that does not exist, a seed bank of another embedder.
         UnknownName: a policy, embedder, planner, prompt or protocol that does not exist.
         EnvironmentUnavailable: the environment does not start.
+        EmbedderUnavailable, RunStopped: the embedder's server does not answer, or its model cannot be fetched.
     """
     description = await environment.describe()
     listed = await _listed(choice, environment, description)
     prompts = load_prompts(choice.prompts)
-    embedder = embedders.load(configuration.embedder.name)
-    seed_bank, seeds = await _seeds(choice.seed_bank, server, embedder.identity.fingerprint)
+    async with embedders.opened(configuration.embedder.name, configuration.embedder.given(), around) as embedder:
+        identity = await embedder.identify()
+    seed_bank, seeds = await _seeds(choice.seed_bank, server, identity)
     config = run_config(configuration, choice, description, listed)
     return Beginning(
-        head=head(config, listed.ids, prompts.sha256s(), embedder.identity, seed_bank, seeds),
+        head=head(config, listed.ids, prompts.sha256s(), identity, seed_bank, seeds),
         prompts=prompts,
         listed=listed,
         description=description,
@@ -107,6 +116,7 @@ def run_config(configuration: Configuration, choice: Choice, description: Descri
         UnknownName: no such policy.
     """
     policy = policies.load(configuration.policy.name, configuration.policy.parameters)
+    embedder = embedders.options(configuration.embedder.name, configuration.embedder.given()).semantic
     preparatory = set(listed.preparatory)
     ids = set(listed.ids)
     return RunConfig(
@@ -131,6 +141,7 @@ def run_config(configuration: Configuration, choice: Choice, description: Descri
             "planner": planners.DEFAULT,
             "reflection": reflections.for_policy(policy.name),
             "embedder": configuration.embedder.name,
+            **({"embedder_options": embedder} if embedder else {}),
         },
         depends_on={
             task.task_id: [one for one in task.depends_on if one in ids] for task in listed.tasks if task.depends_on
@@ -144,8 +155,9 @@ def run_config(configuration: Configuration, choice: Choice, description: Descri
 def operational(configuration: Configuration) -> dict[str, Any]:
     """What may differ when a run goes on."""
     endpoints: dict[Role, Any] = {role: msgspec.to_builtins(configuration.endpoint(role)) for role in ROLES}
-    bank = {"store": configuration.bank.store}
-    return {"endpoints": endpoints, "slots": configuration.run.slots, "bank": bank}
+    found = {"endpoints": endpoints, "slots": configuration.run.slots, "bank": {"store": configuration.bank.store}}
+    embedder = embedders.options(configuration.embedder.name, configuration.embedder.given()).operational
+    return found | ({"embedder": embedder} if embedder else {})
 
 
 async def _listed(choice: Choice, environment: Environment, description: Description) -> TaskList:
@@ -170,16 +182,17 @@ def _named(choice: Choice, tasks: Sequence[Task]) -> TaskList:
 
 
 async def _seeds(
-    wanted: str | None, server: Server | None, fingerprint: str
+    wanted: str | None, server: Server | None, identity: EmbedderIdentity
 ) -> tuple[SeedBank | None, list[SeededItem]]:
-    """The items of `RUN@VERSION`, for a run that embeds with `fingerprint`."""
+    """The items of `RUN@VERSION`, for a run that embeds as `identity`."""
     if wanted is None or server is None:
         return None, []
     name, _, at = wanted.partition("@")
     log = await server.existing(name)
-    there = (await recorded_head(log)).started.embedder.fingerprint
-    if there != fingerprint:
-        raise BadInput(f"the bank of run {name} was embedded with {there}, this run embeds with {fingerprint}")
+    there = (await recorded_head(log)).started.embedder
+    if different := differences(there, identity):
+        told = f"the bank of run {name} was embedded with {short(there.fingerprint)}, this run embeds with "
+        raise BadInput(f"{told}{short(identity.fingerprint)}: {'; '.join(different)}")
     version = version_at(at or None, await newest_version(log), f"--seed-bank {wanted}")
     banks = await banks_at(log, version)
     return SeedBank(run=log.run, version=version, digest=banks.digest()), seed_items(banks, log.run)

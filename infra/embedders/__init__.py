@@ -18,7 +18,7 @@ from msgspec import Struct
 from typing_extensions import override
 
 from events.errors import BadInput, UnknownName
-from events.kinds import EmbedderIdentity, RunConfig
+from events.kinds import EmbedderIdentity
 from infra.clock import SystemClock
 from runtime.ports import Clock, Embedder
 
@@ -28,6 +28,11 @@ _CLOSE_S = 15.0
 
 class LoadedEmbedder(Embedder, Protocol):
     """An embedder with its beginning and end."""
+
+    @property
+    def is_free(self) -> bool:
+        """Whether embedding costs next to nothing, so that no vector need be remembered."""
+        ...
 
     @property
     @override
@@ -113,16 +118,6 @@ def options(name: str, given: Mapping[str, Any]) -> Options:
         semantic={key: value for key, value in every.items() if key not in module.OPERATIONAL},
         operational={key: value for key, value in every.items() if key in module.OPERATIONAL},
     )
-
-
-def options_of_run(config: RunConfig, operational: Mapping[str, Any]) -> dict[str, Any]:
-    """What the embedder of a run is loaded with.
-
-    Args:
-        config: of its header.
-        operational: of its header, or as the run was last resumed with.
-    """
-    return {**config.agent.get("embedder_options", {}), **operational.get("embedder", {})}
 
 
 @asynccontextmanager

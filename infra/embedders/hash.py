@@ -106,6 +106,7 @@ _COMMON = frozenset(
 class HashEmbedder:
     """Signed feature hashing of words, word pairs and character trigrams."""
 
+    is_free = True
     identity = EmbedderIdentity(fingerprint=f"hash-ngram-v1-d{_DIMENSION}-q24", dimension=_DIMENSION)
 
     async def identify(self) -> EmbedderIdentity:

@@ -88,6 +88,8 @@ class _BadRow(Failed):
 class ServedEmbedder:
     """As `infra.embedders.LoadedEmbedder`."""
 
+    is_free = False
+
     def __init__(self, settings: Settings, around: Around, rng: random.Random | None = None) -> None:
         self._settings, self._clock = settings, around.clock
         given = {name: getattr(settings, name) for name in EndpointSettings.__struct_fields__}

@@ -99,6 +99,8 @@ class SentenceEmbedder:
         package: where the model comes from, for the fingerprint; "" = `settings.model` says it.
     """
 
+    is_free = False
+
     def __init__(self, name: str, settings: Settings, package: str = "") -> None:
         self._name, self._settings, self._package = name, settings, package
         self._identity: EmbedderIdentity | None = None

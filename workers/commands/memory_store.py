@@ -11,6 +11,7 @@ from events.ids import Stage
 from infra.banks import upkeep
 from infra.banks.serving import Mode
 from infra.clock import SystemClock
+from infra.embedders import Around
 from infra.weaviate_server import Start
 from workers.bank_search import Search, Searched, SearchHit, searched
 from workers.connections import Server, with_banks
@@ -148,7 +149,7 @@ def search(
         async with banked(invocation) as there:
             log = await there.existing(run) if run is not None else await there.newest()
             version = version_at(at, await newest_version(log)) if at is not None else None
-            return await searched(there, log, asked, version)
+            return await searched(there, log, asked, version, Around(environ=invocation.environment))
 
     found = run_async(work)
     output = invocation.output

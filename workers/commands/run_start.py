@@ -11,11 +11,13 @@ import click
 import msgspec
 from msgspec import Struct
 
+from events import policies
 from events.errors import BadInput
 from events.ids import RUN_STREAM, RunId, run_id
 from events.kinds import Noted, Operated, RunStarted
 from infra import environments
 from infra.clock import SystemClock
+from infra.embedders import Around
 from infra.environments.limits import Limits
 from infra.model_list import owner_of
 from infra.openai_client import Clients
@@ -31,7 +33,8 @@ from workers.conductor import Control
 from workers.configuration import ROLES
 from workers.connections import Server, assert_bank_there, connections, with_banks
 from workers.driving import Hands, Interrupted, drive, hands, interruptible, log_lines
-from workers.engine import OPERATIONAL, named, operational_of, served
+from workers.embedding import assert_embeds
+from workers.engine import OPERATIONAL, named, operational_of
 from workers.expectation import Expectation, expected
 from workers.header import begin, recorded_head
 from workers.invocation import Invocation, chime_command, run_async
@@ -39,7 +42,8 @@ from workers.live import LiveLine
 from workers.resuming import refused, resumed_operational
 from workers.run_stream import tell
 from workers.starting import Beginning, Choice, beginning, new_run_id
-from workers.views.summary import Summary, summarized
+from workers.views.at_hand import NOT_AT_HAND, summarized_at_hand
+from workers.views.summary import Summary
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -184,7 +188,8 @@ async def _expected(invocation: Invocation, choice: Choice) -> tuple[Beginning, 
         await stack.enter_async_context(log_lines(invocation.configuration, invocation.home(), quiet=True))
         environment = environments.load(choice.environment, invocation.home(), environ=invocation.environment)
         stack.push_async_callback(environment.aclose)
-        made = await beginning(invocation.configuration, choice, environment, None)
+        around = Around(environ=invocation.environment)
+        made = await beginning(invocation.configuration, choice, environment, None, around)
         await _assert_usable(map(invocation.configuration.endpoint, ROLES), invocation)
         return made, expected(made, invocation.configuration)
 
@@ -206,11 +211,14 @@ def _driven(invocation: Invocation, run: RunId, given: Mapping[str, Any], choice
         output.note(f"interrupted; nothing is lost. Go on with: chime run resume {run}")
         return 130
     output.data(ended)
-    summary = ended.summary
+    summary, sizes = ended.summary, ended.summary.bank_sizes
     output.line(
-        f"run {run}: {_score(summary)}, banks {summary.bank_sizes['planning']}+{summary.bank_sizes['execution']}"
+        f"run {run}: {_score(summary)}"
+        + (f", banks {sizes['planning']}+{sizes['execution']}" if sizes else "")
         + (f"  [{', '.join(summary.labels)}]" if summary.labels else "")
     )
+    if summary.past:
+        output.note(f"note: {NOT_AT_HAND}: {summary.past}")
     if ended.control == "stopped":
         raise RunStopped("stopped", f"run {run} stopped: {ended.reason}. {_way_on(run, ended.kind)}")
     output.line(f"next: chime run show {run}, chime memory list {run}, chime log verify {run}")
@@ -270,7 +278,7 @@ async def _drive(invocation: Invocation, run: RunId, given: Mapping[str, Any], c
             ground = await stack.enter_async_context(hands(there, home, invocation.environment, clock, doing, log))
             controls = await drive(there, ground, [run], live)
             live.done()
-            summarizer = await summarized(configuration.prices, there.store.open(run))
+            summarizer = await summarized_at_hand(configuration.prices, there.store, there.store.open(run))
             summary, kind = summarizer.summary(), summarizer.standing.kind
             ended = Ended(run=run, control=controls[run], reason=summary.reason, kind=kind, summary=summary)
     except Interrupted:
@@ -306,7 +314,8 @@ async def _begun(invocation: Invocation, there: Server, run: RunId, choice: Choi
         await _assert_usable(map(configuration.endpoint, ROLES), invocation)
         if await owner_of(configuration.endpoint("planner"), invocation.environment) == OWNER:
             choice = replace(choice, labels=(*choice.labels, LABEL))
-        made = await beginning(configuration, choice, cast("Environment", loaded), there)
+        around = Around(environ=invocation.environment)
+        made = await beginning(configuration, choice, cast("Environment", loaded), there, around)
     finally:
         await loaded.aclose()
     await made.prompts.store(there.blobs, run)
@@ -346,9 +355,10 @@ async def _resumed(invocation: Invocation, there: Server, run: RunId) -> None:
         raise BadInput(f"run {run} was cut short while it was begun; give the command that began it once more")
     if different := refused(invocation.resolved, header):
         raise BadInput(f"a run goes on as it was started, {run} cannot change: {'; '.join(different)}")
-    served(header)
-    store = bank_store(resumed_operational(invocation.resolved, await operational_of(log, header)))
-    await assert_bank_there(there, store)
+    policies.of_run(header.config)
+    now = resumed_operational(invocation.resolved, await operational_of(log, header))
+    await assert_embeds(header, now, Around(environ=invocation.environment))
+    await assert_bank_there(there, bank_store(now))
     await there.store.take_up(log.run)
     name = named(header.config.environment, "name", "environment")
     environments.load(name, invocation.home(), environ=invocation.environment)  # raises where it is not installed
