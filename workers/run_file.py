@@ -1,5 +1,6 @@
 """A run's header as a chime.toml that starts the same run again."""
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any, get_args
 
@@ -7,7 +8,7 @@ from events.kinds import RunStarted
 from runtime.protocol import Protocol
 from runtime.settings import EpisodeSettings
 from workers.bank_store import named_store
-from workers.configuration import ROLES, ModelDefaults
+from workers.configuration import ROLES, EmbedderSettings, ModelDefaults
 from workers.layers import defaults
 from workers.template import toml_value
 
@@ -26,7 +27,9 @@ def run_file(header: RunStarted) -> str:
         "episode": _known(EpisodeSettings.__struct_fields__, config.limits),
     }
     if isinstance(config.agent.get("embedder"), str):
-        sections["embedder"] = {"name": config.agent.get("embedder", "")}
+        options = {**config.agent.get("embedder_options", {}), **config.operational.get("embedder", {})}
+        given = _known(EmbedderSettings.__struct_fields__, options)
+        sections["embedder"] = {"name": config.agent.get("embedder", ""), **given}
     sections["bank"] = {"store": named_store(config.operational)}
     if config.protocol.get("name") in get_args(Protocol):
         sections["run"]["protocol"] = config.protocol["name"]
@@ -59,11 +62,16 @@ def _known(names: tuple[str, ...], given: Mapping[str, Any]) -> dict[str, object
     return {name: given[name] for name in names if name in given and isinstance(given[name], str | int | float)}
 
 
+def _plain(value: object) -> str:
+    """`value` as TOML writes it; a text stays one, whatever it looks like: a commit may be all digits."""
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else toml_value(value)
+
+
 def _sections(sections: Mapping[str, Mapping[str, object]]) -> Iterator[str]:
     known = {key for key in defaults() if key.startswith("policy.")}
     for section, values in sections.items():
         lines = [
-            f"{name} = {toml_value(value)}\n"
+            f"{name} = {toml_value(value) if section == 'policy' else _plain(value)}\n"
             for name, value in values.items()
             if section != "policy" or f"policy.{name}" in known
         ]

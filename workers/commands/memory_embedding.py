@@ -1,0 +1,155 @@
+"""`chime memory reembed|calibrate`: a bank in another embedder's vectors, and thresholds looked at in its log."""
+
+from collections.abc import Callable
+
+import click
+from msgspec import Struct
+
+from events.errors import BadInput, Unreachable
+from events.ids import BankVersion, RunId, run_id
+from events.kinds import EmbedderIdentity, SeedBank
+from infra import embedders
+from infra.embedders import Around
+from infra.embedding_cache import CachedEmbedder
+from infra.embedding_identity import differences
+from workers.bank_store import named_store
+from workers.commands.memory_store import banked
+from workers.header import Head, begin, head, recorded_head
+from workers.invocation import Invocation, chime_command, run_async
+from workers.output import Column, Output
+from workers.reembedding import Threshold, reembedded_config, reembedded_items, thresholds
+from workers.sources import banks_at, newest_version, opened, server
+from workers.stored_bank import built_again
+from workers.views.banks import version_at
+
+_AT = click.option("--at", metavar="VERSION|PERCENT", help="A bank version or a share of the newest (default: newest).")
+#: characters of a run's name
+_NAME = 63
+
+
+class Reembedded(Struct, frozen=True, kw_only=True):
+    """What `chime memory reembed` made."""
+
+    run: str
+    #: where its version 0 comes from
+    origin: str
+    version: BankVersion
+    digest: str
+    items: int
+    #: whose vectors the old bank holds, and whose the new one
+    before: str
+    now: str
+    thresholds: list[Threshold]
+    #: whether the run was not there before
+    new: bool
+    #: the bank in Weaviate, where it was built at once
+    generation: str | None
+
+
+@chime_command("reembed", short_help="Begin a run from a bank in another embedder's vectors.")
+@click.argument("run", required=False)
+@_AT
+@click.option("--embedder", metavar="NAME", help="Whose vectors (embedder.name); its options with -s or chime.toml.")
+@click.option("--run", "new", metavar="NEW", help="Id of the new run (default: RUN and the embedder's name).")
+def reembed(invocation: Invocation, run: str | None, at: str | None, embedder: str | None, new: str | None) -> None:
+    """Begin a run NEW over the tasks and configuration of RUN, for another embedder.
+
+    Its version 0 is RUN's bank at a version: the same items, texts and values, embedded anew. RUN stays as it is. The
+    thresholds of NEW are those of its embedder unless given. Nothing runs yet: `chime run resume NEW` does.
+    """
+    invocation = invocation.with_flags({"embedder.name": ("--embedder", embedder)})
+    made = run_async(_reembed, invocation, run, at, new)
+    invocation.output.data(made)
+    _say(invocation.output, made)
+
+
+async def _reembed(invocation: Invocation, run: str | None, at: str | None, new: str | None) -> Reembedded:
+    settings = invocation.configuration.embedder
+    around = Around(environ=invocation.environment)
+    async with (
+        opened(invocation, run) as source,
+        embedders.opened(settings.name, settings.given(), around) as embedder,
+        server(invocation, making=True) as there,
+    ):
+        origin = await recorded_head(source.log)
+        _assert_other(source.log.run, origin, await embedder.identify())
+        target = run_id(new) if new else _named(source.log.run, settings.name)
+        banks = await banks_at(source.log, version_at(at, await newest_version(source.log)))
+        rows = thresholds(invocation.resolved, origin.started.config.policy.parameters)
+        options = embedders.options(settings.name, settings.given())
+        config = reembedded_config(origin.started.config, settings.name, options, rows)
+        await embedder.start()
+        # A bank of thousands takes minutes: the same command again goes on where it was cut short, with the same bits.
+        kept = embedder if embedder.is_free else CachedEmbedder(embedder, there.embeddings, target)
+        items = await reembedded_items(banks, source.log.run, kept, _progress(invocation.output))
+        beginning = head(
+            config,
+            origin.tasks,
+            origin.started.prompts,
+            embedder.identity,
+            SeedBank(run=source.log.run, version=banks.version, digest=banks.digest()),
+            items,
+        )
+        await there.copy_blobs(source, target, origin.started.prompts.values())
+        is_new = await begin(there.store.open(target), beginning)
+    generation = await _generation(invocation, target) if named_store(config.operational) == "weaviate" else None
+    return Reembedded(
+        run=target,
+        origin=source.log.run,
+        version=banks.version,
+        digest=banks.digest(),
+        items=len(items),
+        before=origin.started.embedder.fingerprint,
+        now=embedder.identity.fingerprint,
+        thresholds=rows,
+        new=is_new,
+        generation=generation,
+    )
+
+
+def _assert_other(run: RunId, origin: Head, here: EmbedderIdentity) -> None:
+    """Raises: BadInput: the run's vectors are already those of this embedder."""
+    if not differences(origin.started.embedder, here):
+        raise BadInput(
+            f"the bank of run {run} is in the vectors of {here.fingerprint} already; name another embedder, or say "
+            f"chime memory fork {run} --run NEW"
+        )
+
+
+def _named(run: RunId, embedder: str) -> RunId:
+    return run_id(f"{run[: _NAME - len(embedder) - 1].rstrip('-')}-{embedder}")
+
+
+def _progress(output: Output) -> Callable[[int, int], None]:
+    def told(done: int, total: int) -> None:
+        output.note(f"embedded {done} of {total} texts")
+
+    return told
+
+
+async def _generation(invocation: Invocation, run: RunId) -> str | None:
+    """The bank of a run that has just begun, built in Weaviate; None where that is away: whoever resumes builds it."""
+    try:
+        async with banked(invocation) as there:
+            built = await built_again(there, await there.existing(run), BankVersion(0), apart=False)
+    except Unreachable as away:
+        invocation.output.note(f"no bank in Weaviate yet ({away}); it is built when the run goes on")
+        return None
+    return built.generation
+
+
+def _say(output: Output, made: Reembedded) -> None:
+    output.table(
+        [Column("threshold"), Column("before", "right"), Column("now", "right"), Column("from")],
+        [[one.name, one.before, one.now, one.origin or f"run {made.origin}"] for one in made.thresholds],
+    )
+    if not all(one.origin for one in made.thresholds):
+        output.note(f"nobody has measured this embedder: look at chime memory calibrate {made.run} once it has run")
+    word = "began" if made.new else "there is already"
+    output.line(
+        f"{word} run {made.run} from {made.items} items of {made.origin} at version {made.version}, in the vectors of "
+        f"{made.now}"
+    )
+    if made.generation is not None:
+        output.line(f"its bank in Weaviate is {made.generation}")
+    output.line(f"next: chime run resume {made.run}")
