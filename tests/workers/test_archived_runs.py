@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 import structlog
-from archived_runs import archived, made_run, put, read_all, small
+from archived_runs import archived, go_on, made_run, put, read_all, small
+from msgspec import to_builtins
+from msgspec.structs import replace
 
 from events.codec import decode
 from events.errors import Unreachable
@@ -20,6 +22,7 @@ from infra.local_queue import LocalQueue
 from infra.redis_client import connected
 from infra.redis_log import RedisLogStore
 from workers.coordinator import coordinated
+from workers.views.at_hand import summarized_at_hand
 from workers.views.summary import summarized
 
 
@@ -126,6 +129,23 @@ async def test_a_summary_reads_archive_and_server(open_store: Any) -> None:
         before = (await summarized({}, log)).summary()
         await archived(store, run)
         assert (await summarized({}, store.open(run))).summary() == before
+
+
+@pytest.mark.parametrize("seed", [5, 18])
+async def test_a_summary_without_segments_counts_what_came_later(seed: int, open_store: Any, tmp_path: Path) -> None:
+    """Of an open run: the checkpoint says what the past came to, the server has the rest."""
+    events, _ = unfinished(seed)
+    run = events[0].run
+    async with open_store() as store:
+        log = await put(store, events[:100])
+        assert 50 < (await archived(store, run)).last < 100
+        await go_on(log, events[100:])
+        before = (await summarized({}, log)).summary()
+        without_segments(tmp_path)
+        found = (await summarized_at_hand({}, store, store.open(run))).summary()
+        assert "it is missing" in found.past
+        wanted = replace(before, usage=[], operations={}, recalls={}, past=found.past)
+        assert to_builtins(found) == to_builtins(wanted)
 
 
 async def test_a_coordinator_that_cannot_reach_the_archive_says_so(open_store: Any, tmp_path: Path) -> None:

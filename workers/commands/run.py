@@ -9,12 +9,16 @@ from workers.header import recorded_head
 from workers.invocation import Invocation, chime_command, run_async
 from workers.output import Column, Output
 from workers.run_file import run_file
-from workers.sources import opened, server
+from workers.sources import is_path, opened, server
 from workers.terminal import clipped
+from workers.views.at_hand import NOT_AT_HAND, summarized_at_hand
 from workers.views.comparison import Comparison, Side
 from workers.views.comparison import compare as compared
 from workers.views.runs import DAMAGED, RunRow, run_row
 from workers.views.summary import Summary, summarized
+
+#: a figure of the archived part, where that is not at hand
+_UNKNOWN = "not at hand"
 
 
 @chime_command("list", short_help="List every run with its score.")
@@ -93,13 +97,21 @@ def show(invocation: Invocation, run: str | None) -> None:
     """Show RUN (a run, an export file or folder; default: the newest run)."""
 
     async def work() -> Summary:
-        async with opened(invocation, run) as source:
-            return (await summarized(invocation.configuration.prices, source.log)).summary()
+        prices = invocation.configuration.prices
+        if run is not None and is_path(run):
+            async with opened(invocation, run) as source:
+                return (await summarized(prices, source.log)).summary()
+        async with server(invocation) as there:
+            log = await there.newest() if run is None else await there.existing(run)
+            return (await summarized_at_hand(prices, there.store, log)).summary()
 
     one = run_async(work)
     invocation.output.data(one)
     invocation.output.facts(_facts(one))
-    _print_usage(invocation.output, one)
+    if one.past:
+        invocation.output.note(f"note: {NOT_AT_HAND}: {one.past}")
+    else:
+        _print_usage(invocation.output, one)
 
 
 def _facts(one: Summary) -> dict[str, object]:
@@ -114,11 +126,10 @@ def _facts(one: Summary) -> dict[str, object]:
         "lag": f"{one.lag} (concurrency {one.concurrency}, epochs {one.epochs})",
         "episodes": f"{one.episodes} of {one.episodes_total} begun, {one.abandoned} abandoned",
         "score": _score(one),
-        "attribution": labels + (f"; degraded: {_counts(one.degraded)}" if one.degraded else ""),
-        "banks": f"version {one.bank_version}: {one.bank_sizes['planning']} planning, "
-        f"{one.bank_sizes['execution']} execution",
+        "attribution": (labels or _UNKNOWN) + (f"; degraded: {_counts(one.degraded)}" if one.degraded else ""),
+        "banks": f"version {one.bank_version}: {_banks(one)}",
         "bank store": one.bank_store + (f"; recalls: {_counts(one.recalls)}" if one.recalls else ""),
-        "operations": _counts(one.operations) or "none",
+        "operations": _UNKNOWN if one.past else _counts(one.operations) or "none",
         "digest": one.digest or "none yet",
         "embedder": one.embedder,
         "log": f"{one.events} events, {one.started_at} to {one.last_at}",
@@ -126,6 +137,11 @@ def _facts(one: Summary) -> dict[str, object]:
     if seed is not None:
         facts["seed bank"] = f"{seed['run']} at version {seed['version']}"
     return facts
+
+
+def _banks(one: Summary) -> str:
+    sizes = one.bank_sizes
+    return f"{sizes['planning']} planning, {sizes['execution']} execution" if sizes else _UNKNOWN
 
 
 def _score(one: Summary) -> str:

@@ -6,8 +6,9 @@ from functools import partial
 
 import click
 
+from events.codec import decode
 from events.errors import BadInput, ChimeError
-from events.ids import RunId, run_id
+from events.ids import RUN_STREAM, RunId, run_id
 from events.kinds import Operated
 from infra.banks import upkeep
 from infra.clock import SystemClock
@@ -19,8 +20,9 @@ from workers.connections import START, Server, with_banks
 from workers.invocation import Invocation, chime_command, run_async
 from workers.run_stream import tell
 from workers.sources import server
-from workers.views.standing import FINISHED
-from workers.views.summary import Summary, summarized
+from workers.views.at_hand import summarized_at_hand
+from workers.views.standing import FINISHED, Standing
+from workers.views.summary import Summary
 
 
 @chime_command("cancel", short_help="End a run for good; its log and banks stay.")
@@ -36,7 +38,7 @@ def cancel(invocation: Invocation, run: str, reason: str, dry_run: bool) -> None
     async def work() -> tuple[Summary, bool]:
         async with server(invocation) as there:
             log = await there.existing(run)
-            before = (await summarized(invocation.configuration.prices, log)).summary()
+            before = (await summarized_at_hand(invocation.configuration.prices, there.store, log)).summary()
             if before.status in FINISHED:
                 raise BadInput(f"run {run} is finished already ({before.status})")
             if dry_run:
@@ -61,8 +63,11 @@ async def _finish(there: Server, log: EventLog) -> bool:
     """Append `run_finished` where no episode is open; a coordinator that is at work would write the same."""
     async with RqQueue(there.url, there.prefix) as queue:
         conductor = Conductor(log, queue)
-        folded = 0
-        async for page in log.pages(START):
+        folded, after = 0, START
+        if (found := await log.checkpoint()) is not None:
+            conductor.begin(found, await log.read_stream(RUN_STREAM))
+            folded, after = int(found.state.banks.version), found.state.position
+        async for page in log.pages(after):
             for recorded in page:
                 conductor.see(recorded)
                 folded += recorded.kind == "folded"
@@ -70,6 +75,14 @@ async def _finish(there: Server, log: EventLog) -> bool:
         if outcome is not None:
             await conductor.finish(outcome, folded)
         return outcome is not None or conductor.control == "finished"
+
+
+async def _status(log: EventLog) -> str:
+    """How the run stands, by its own stream: a server keeps that when it lets go of the rest of a log."""
+    standing = Standing()
+    for one in await log.read_stream(RUN_STREAM):
+        standing = standing.after(decode(one))
+    return standing.status
 
 
 @chime_command("delete", short_help="Delete a run: log, blobs and queue keys.")
@@ -89,7 +102,7 @@ def delete(invocation: Invocation, run: str, dry_run: bool, force: bool, yes: bo
             if not force:
                 # With --force also what a deletion that was cut short has left: no log, but bodies or jobs.
                 log = await there.existing(run)
-                status = (await summarized(invocation.configuration.prices, log)).summary().status
+                status = await _status(log)
                 if status not in FINISHED and not dry_run:
                     raise BadInput(f"run {run} is {status}; cancel it first (chime run cancel {run}), or add --force")
             async with RqQueue(there.url, there.prefix) as queue:

@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from events.checkpoint import Checkpoint
 from events.codec import decode
 from events.errors import UnreadableEvent
 from events.ids import STAGES, Position, RunId, Stage, episode_of
@@ -29,7 +30,7 @@ from events.kinds import (
 )
 from events.log import Recorded
 from events.operations import Inserted, Merged, Pruned
-from runtime.ports import EventLog, Role
+from runtime.ports import EventLog, LogOverview, Role
 from runtime.statistics import Interval, wilson
 from workers.bank_store import named_store
 from workers.configuration import Price
@@ -43,6 +44,8 @@ SUMMARY_KINDS = frozenset(
         "folded", "operated", "noted", "run_finished",
     }
 )  # fmt: skip
+
+_LABELS = ("planning", "execution", "both", "none")
 
 
 class RoleUsage(Struct, frozen=True, kw_only=True):
@@ -107,6 +110,9 @@ class Summary(Struct, frozen=True, kw_only=True):
     started_at: str
     last_at: str
     counts: Counts | None
+    #: why the archived part of the log is not at hand; "" = it is. Without it usage, operations and recalls are unknown
+    #: and empty; without its checkpoint attributions, degraded and bank sizes are so too, and `abandoned` is 0
+    past: str = ""
 
 
 @dataclass(slots=True)
@@ -138,6 +144,34 @@ class Summarizer:
     _position: int = 0
     _first_at: str = ""
     _last_at: str = ""
+    #: as in a summary
+    past: str = ""
+    _judged: bool = True
+
+    def begin(self, checkpoint: Checkpoint, own: Iterable[Recorded], past: str) -> None:
+        """Begin where `checkpoint` stands: events after it follow; of `own`, the run's stream, later ones are not fed."""
+        state, tally = checkpoint.state, checkpoint.tally
+        for one in own:
+            if one.position <= state.position:
+                self.feed(one)
+        self.past, self._position = past, state.position
+        self.scores = dict.fromkeys(tally.succeeded, True) | dict.fromkeys(tally.failed, False)
+        self._begun, self._abandoned = set(range(tally.episodes)), tally.abandoned
+        self._attributions, self._degraded = Counter(tally.labels), Counter(tally.degraded)
+        self._version, self._digest = state.banks.version, state.banks.digest()
+        self._sizes = Counter(state.banks.sizes())
+
+    def glance(self, seen: LogOverview, past: str) -> None:
+        """All that an overview says; nothing follows."""
+        for one in seen.told:
+            self.feed(one)
+        if seen.folded is not None:
+            self.feed(seen.folded)
+        self.past, self._judged = past, False
+        self.scores = {t: outcome for t, outcome in seen.scores.items() if outcome is not None}
+        self.not_valid = {t for t, outcome in seen.scores.items() if outcome is None}
+        self._begun = set(range(seen.episodes))
+        self._position, self._first_at, self._last_at = seen.head, seen.first_at, seen.last_at
 
     def feed(self, recorded: Recorded) -> None:
         """One more event.
@@ -262,24 +296,29 @@ class Summarizer:
             reason=self.standing.reason,
             **heading(header),
             bank_store=self._store,
-            recalls=dict(sorted(self._recalls.items())),
+            recalls={} if self.past else dict(sorted(self._recalls.items())),
             episodes=len(self._begun),
             scored=len(outcomes),
             not_valid=sum(self.task(t) not in self._preparatory for t in self.not_valid),
             successes=sum(outcomes),
             score=wilson(sum(outcomes), len(outcomes)),
-            attributions={label: self._attributions[label] for label in ("planning", "execution", "both", "none")},
+            attributions={label: self._attributions[label] for label in _LABELS} if self._judged else {},
             degraded=dict(sorted(self._degraded.items())),
             abandoned=self._abandoned,
             bank_version=self._version,
             digest=self._digest,
-            bank_sizes={stage: self._sizes[stage] for stage in STAGES},
-            operations=dict(sorted(self._operations.items())),
-            usage=[self._role_usage(role, usage, config.models) for role, usage in sorted(self._usage.items())],
+            bank_sizes={stage: self._sizes[stage] for stage in STAGES} if self._judged else {},
+            operations={} if self.past else dict(sorted(self._operations.items())),
+            usage=[
+                self._role_usage(role, usage, config.models)
+                for role, usage in sorted(self._usage.items())
+                if not self.past
+            ],
             events=self._position,
             started_at=self._first_at,
             last_at=self._last_at,
             counts=self._counts,
+            past=self.past,
         )
 
     def _role_usage(self, role: Role, usage: Usage, models: Mapping[str, Mapping[str, Any]]) -> RoleUsage:

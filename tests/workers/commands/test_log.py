@@ -162,3 +162,33 @@ def test_archive_elsewhere(chime, uploaded, made_run, folder):
     assert f"archive at folder {folder / 'mine' / made.run}: there is no such folder on this machine" in chime.err
     chime("log", "archive", made.run, "--to", str(folder / "other"), code=2)
     assert "one place" in chime.err
+
+
+def test_a_run_whose_archive_is_away(chime, uploaded, made_run, folder):
+    """It is shown with what checkpoint and server say, and a line about the rest; it can be deleted without --force."""
+    made = made_run()
+    uploaded(made)
+    run, place = made.run, folder / ".chime" / "archive" / made.run
+    before = chime.json("run", "show", run)["data"]
+    chime("log", "archive", run)
+
+    def shown(reason, **unlike):
+        text = " ".join(chime("run", "show", run).split())
+        assert f"banks version {made.banks.version}: " in text
+        assert "operations not at hand" in text
+        assert chime.err.count("note: the archived part of the log is not at hand, ") == 1
+        assert reason in chime.err
+        found = chime.json("run", "show", run)["data"]
+        assert reason in found.pop("past")
+        assert found == {name: value for name, value in before.items() if name != "past"} | unlike
+
+    for segment in place.glob("*.jsonl.zst"):
+        segment.unlink()
+    unknown = {"usage": [], "operations": {}, "recalls": {}}
+    shown("it is missing", **unknown)
+    place.rename(folder / "moved")
+    shown("no such folder", **unknown, attributions={}, degraded={}, bank_sizes={}, abandoned=0)
+    chime("run", "cancel", run, code=2)
+    assert "is finished already" in chime.err
+    chime("run", "delete", run)
+    chime("run", "show", run, code=2)
