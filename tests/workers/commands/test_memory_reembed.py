@@ -50,7 +50,7 @@ def test_a_run_begins_from_the_same_items_in_other_vectors(
     lines = chime("memory", "export", "child").splitlines()
     assert all('"dim": 16' in line and '"dim": 8' not in line for line in lines[1:])
     assert [line.count('"q24"') for line in lines[1:]] == [2, 2]
-    wanted = [text for item in old for text in (item["scenario"], item["experience"])]
+    wanted = list(dict.fromkeys(text for item in old for text in (item["scenario"], item["experience"])))
     assert served.texts[-len(wanted) :] == wanted
 
 
