@@ -226,10 +226,10 @@ def _unpacked(archive: Path, work: Path) -> Path:
         else:
             with tarfile.open(archive) as tape:
                 member = next(one for one in tape if one.isfile() and one.name.rsplit("/", 1)[-1] == "weaviate")
-                source = tape.extractfile(member)
-                assert source is not None  # noqa: S101 - it is for what is no file
-                with source, program.open("wb") as target:
-                    shutil.copyfileobj(source, target)
+                inside = tape.extractfile(member)
+                assert inside is not None  # noqa: S101 - it is for what is no file
+                with inside, program.open("wb") as target:
+                    shutil.copyfileobj(inside, target)
     except StopIteration:
         raise Missing(f"{archive.name} holds no program") from None
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError) as error:

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tarfile
 import threading
-import time
 import zipfile
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -17,7 +16,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from weaviate_servers import ROOT
+from weaviate_servers import ROOT, until
 
 from infra import weaviate_building as module
 from infra.weaviate_building import MODULE, Missing, archive_name, build, cached, fetch, go_version
@@ -88,9 +87,7 @@ def test_it_is_built_as_its_makers_build_it(tools: Path, go: Callable[[str], Pat
 
 def test_a_build_that_fails_leaves_nothing(tools: Path, go: Callable[[str], Path]) -> None:
     """Its last line says why; what it has downloaded is removed."""
-    go(
-        'touch "$GOMODCACHE/x"; chmod 500 "$GOMODCACHE"\necho "go: example.org/module@v1.2.3: dial tcp: no route" >&2\nexit 1\n'
-    )
+    go('touch "$GOMODCACHE/x"\necho "go: example.org/module@v1.2.3: dial tcp: no route" >&2\nexit 1\n')
     with pytest.raises(Missing, match=r"^go install fails: go: example.org/module@v1.2.3: dial tcp: no route$"):
         build(tools, silent, accepted)
     assert left(tools) == []
@@ -140,14 +137,6 @@ def _group_lives(group: int) -> bool:
         if fields[0] != "Z" and int(fields[2]) == group:
             return True
     return False
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for it."""
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 BUILDER = """

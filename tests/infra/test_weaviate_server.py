@@ -6,15 +6,14 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
 import pytest
-from weaviate_servers import ROOT, OwnWeaviate
+from weaviate_servers import ROOT, OwnWeaviate, until
 
 from events.errors import BadInput, Unreachable
 from infra import weaviate_server as module
@@ -117,14 +116,6 @@ def listening(pid: int) -> dict[int, str]:
         for row in rows
         if row[3] == "0A" and f"socket:[{row[9]}]" in inodes
     }
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for it."""
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 async def test_a_server_lives_as_long_as_its_users(home: Path, how: Start) -> None:

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -49,6 +50,14 @@ with ExitStack() as used:
         except ChimeError as error:
             print(error, file=sys.stderr)
 """
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for it; a minute at most."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "it does not come true"
+        time.sleep(0.02)
 
 
 class Guard:
@@ -176,7 +185,4 @@ class OwnWeaviate:
         assert self._process.signal_group(number), "it does not run"
 
     def _gone(self) -> None:
-        deadline = time.monotonic() + 60
-        while self.lives:
-            assert time.monotonic() < deadline, "it does not end"
-            time.sleep(0.01)
+        until(lambda: not self.lives)
