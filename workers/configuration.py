@@ -306,6 +306,7 @@ def _check_weaviate(given: WeaviateSettings) -> None:
     _check_variable("weaviate", given.api_key_env)
     if given.grpc_url and not given.url:
         raise BadInput("weaviate.grpc_url: belongs to a server of yours; name that one with weaviate.url")
+    places: list[tuple[str | None, int | None]] = []
     for name, url, schemes, form in (
         ("url", given.url, ("http", "https"), "http://host:port or https://host:port"),
         ("grpc_url", given.grpc_url, ("https", ""), "host:port or https://host:port"),
@@ -322,6 +323,9 @@ def _check_weaviate(given: WeaviateSettings) -> None:
             raise BadInput(f"weaviate.{name}: is no address; it must be {form}")
         if "@" in parts.netloc:
             raise BadInput(f"weaviate.{name}: holds a user or password; the key stands in {given.api_key_env}")
+        places.append((parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)))
+    if len(places) > len(set(places)):
+        raise BadInput("weaviate.grpc_url: is the address of weaviate.url; gRPC has a port of its own there")
 
 
 def _section(configuration: Configuration, name: str) -> dict[str, Any]:

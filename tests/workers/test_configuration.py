@@ -120,6 +120,7 @@ def test_missing_model_and_endpoint_say_what_to_set(tmp_path):
         ("[weaviate]\nurl = 'http://u:secret@h'\n", "chime.toml:2: weaviate.url: holds a user or password"),
         ("[weaviate]\nurl = 'http://h'\ngrpc_url = 'h'\n", "chime.toml:3: weaviate.grpc_url: is no address; it"),
         ("[weaviate]\nurl = 'http://h'\ngrpc_url = 'http://h:1'\n", "chime.toml:3: weaviate.grpc_url: is no address"),
+        ("[weaviate]\nurl = 'http://h'\ngrpc_url = 'h:80'\n", "chime.toml:3: weaviate.grpc_url: is the address of"),
         ("[weaviate]\ngrpc_url = 'h:50051'\n", "chime.toml:2: weaviate.grpc_url: belongs to a server of yours"),
         ("[weaviate]\napi_key_env = 'se-cret'\n", "chime.toml:2: weaviate.api_key_env: must be the name of"),
         ("[embedder]\nbatch_size = 0\n", "chime.toml:2: embedder.batch_size: is out of its range; it must be 1 to"),
