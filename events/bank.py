@@ -9,10 +9,8 @@ import hashlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
-import numpy as np
-import numpy.typing as npt
 from msgspec import Struct, field
 from msgspec.structs import force_setattr, replace
 
@@ -24,6 +22,10 @@ from events.operations import Discarded, Ignored, Inserted, Merged, Operation, P
 from events.rows import Rows
 from events.sorted_items import ById, Chunks
 from events.vectors import Vector
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 _SEED_VERSION = BankVersion(0)
 _CONTENT = frozenset({Inserted, Merged, Discarded})
@@ -150,7 +152,7 @@ class Banks(Struct, frozen=True, kw_only=True, eq=False):
         )
 
     def nearest(
-        self, stages: Sequence[Stage], scenario: npt.NDArray[np.float64], without: Collection[MemoryId] = ()
+        self, stages: Sequence[Stage], scenario: "npt.NDArray[np.float64]", without: Collection[MemoryId] = ()
     ) -> Nearest | None:
         """m_{i*} of equation (10): the largest dot over the banks of `stages`, ties to the lowest id.
 
@@ -172,7 +174,7 @@ class Banks(Struct, frozen=True, kw_only=True, eq=False):
         return best
 
     def most_similar_experience(
-        self, stages: Sequence[Stage], experience: npt.NDArray[np.float64], without: Collection[MemoryId] = ()
+        self, stages: Sequence[Stage], experience: "npt.NDArray[np.float64]", without: Collection[MemoryId] = ()
     ) -> int | None:
         """The largest dot of e_new with every experience vector in the banks of `stages`; None for empty banks."""
         tops: list[int] = []

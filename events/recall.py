@@ -4,24 +4,26 @@ A score is dot/2^48 x (1 + clip(alpha x adjusted, -beta, beta)); candidates are 
 denominator, so nothing depends on how floats round. Floats are computed once, for the reader.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from math import lcm
-from typing import NamedTuple
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, NamedTuple
 
 from events.bank import Banks, Item
 from events.ids import Stage
 from events.kinds import Candidate
+from events.late import Late
 from events.parameters import Parameters
 from events.rows import Rows
 from events.vectors import DOT_ONE, Vector
 
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+else:
+    np = Late("numpy")
 
-@dataclass(frozen=True, slots=True)
-class _Ranked:
+
+class _Ranked(NamedTuple):
     """One candidate with its exact figures, as integers over denominators common to all candidates."""
 
     item: Item
@@ -53,7 +55,7 @@ def recall(banks: Banks, stages: Sequence[Stage], query: Vector, parameters: Par
     return rank(found[: parameters.top_n], parameters)
 
 
-def _top(banks: Banks, rows: Rows, query: npt.NDArray[np.float64], parameters: Parameters) -> list[tuple[Item, int]]:
+def _top(banks: Banks, rows: Rows, query: "npt.NDArray[np.float64]", parameters: Parameters) -> list[tuple[Item, int]]:
     """Every item of the bank that can be among the top N: ties at the cut are all there."""
     dots = rows.dots(query)
     above = np.flatnonzero(dots >= least_dot(parameters))
@@ -72,7 +74,8 @@ def least_dot(parameters: Parameters) -> int:
 
 def rank(found: Sequence[tuple[Item, int]], parameters: Parameters) -> list[Candidate]:
     """`found` (item, dot in units of 2^-48) scored by equation (5), in rank order after the near-tie step."""
-    figures = [_figures(item, parameters) for item, _ in found]
+    figure = _figures_under(parameters)
+    figures = [figure(item.delta_sum, item.n) for item, _ in found]
     adjusted_unit = lcm(*[one.adjusted_unit for one in figures])
     score_unit = lcm(*[one.boost_unit for one in figures])
     ranked = [
@@ -100,17 +103,27 @@ def rank(found: Sequence[tuple[Item, int]], parameters: Parameters) -> list[Cand
     ]
 
 
-def _figures(item: Item, parameters: Parameters) -> _Figures:
-    """v~ = v n / (n + lambda) = delta_sum / (10000 (n + lambda)), and 1 + clip(alpha v~, -beta, beta)."""
-    smoothing, alpha, beta = parameters.lambda_, parameters.alpha, parameters.beta
-    weight = item.n * smoothing.denominator + smoothing.numerator
-    if weight == 0:  # an unused item without smoothing
-        return _Figures(0, 1, 1, 1)
-    adjusted, adjusted_unit = item.delta_sum * smoothing.denominator, 10_000 * weight
-    effect, unit = alpha.numerator * adjusted, alpha.denominator * adjusted_unit
-    if abs(effect) * beta.denominator > beta.numerator * unit:
-        effect, unit = (beta.numerator if effect > 0 else -beta.numerator), beta.denominator
-    return _Figures(adjusted, adjusted_unit, unit + effect, unit)
+def _figures_under(parameters: Parameters) -> Callable[[int, int], _Figures]:
+    """(delta_sum, n) -> v~ = v n / (n + lambda) = delta_sum / (10000 (n + lambda)), 1 + clip(alpha v~, -beta, beta)."""
+    known: dict[tuple[int, int], _Figures] = {}
+    # Once, not for each candidate: a fraction gives its parts through properties.
+    smoothing, smoothing_unit = parameters.lambda_.numerator, parameters.lambda_.denominator
+    alpha, alpha_unit = parameters.alpha.numerator, parameters.alpha.denominator
+    beta, beta_unit = parameters.beta.numerator, parameters.beta.denominator
+
+    def figures(delta_sum: int, n: int) -> _Figures:
+        if (found := known.get((delta_sum, n))) is not None:
+            return found
+        if (weight := n * smoothing_unit + smoothing) == 0:  # an unused item without smoothing
+            return _Figures(0, 1, 1, 1)
+        adjusted, adjusted_unit = delta_sum * smoothing_unit, 10_000 * weight
+        effect, unit = alpha * adjusted, alpha_unit * adjusted_unit
+        if abs(effect) * beta_unit > beta * unit:
+            effect, unit = (beta if effect > 0 else -beta), beta_unit
+        found = known[delta_sum, n] = _Figures(adjusted, adjusted_unit, unit + effect, unit)
+        return found
+
+    return figures
 
 
 def _ordered(ranked: list[_Ranked], score_unit: int, parameters: Parameters) -> list[_Ranked]:

@@ -7,15 +7,21 @@ returns a longer view; appending to an older one branches, which copies one bloc
 
 import hashlib
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
 from msgspec import Struct
 from typing_extensions import override
 
 from events.errors import NotAUnitVector
 from events.ids import MemoryId
+from events.late import Late
 from events.vectors import Vector, of_raw, unit
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+else:
+    np = Late("numpy")
 
 #: rows of one block; 8 MiB at 1024 dimensions, untouched until written
 _BLOCK = 1024
@@ -208,7 +214,7 @@ class Rows(Struct, frozen=True, eq=False):
         kept = [row for row in range(self.length) if row not in gone]
         return Rows(self._store.only(kept), len(kept)), {row: at for at, row in enumerate(kept)}
 
-    def dots(self, query: npt.NDArray[np.float64], without: Sequence[int] = ()) -> npt.NDArray[np.float64]:
+    def dots(self, query: "npt.NDArray[np.float64]", without: Sequence[int] = ()) -> "npt.NDArray[np.float64]":
         """Q . row in units of 2^-48 for every row, exact integers as float64, shape (length,); -inf for dead ones.
 
         Args:
@@ -232,7 +238,7 @@ class Rows(Struct, frozen=True, eq=False):
                 out[list(gone)] = -np.inf
         return out
 
-    def largest(self, query: npt.NDArray[np.float64], without: Sequence[int] = ()) -> tuple[int, list[int]]:
+    def largest(self, query: "npt.NDArray[np.float64]", without: Sequence[int] = ()) -> tuple[int, list[int]]:
         """The largest dot and every live row that has it; (0, []) where no row is live."""
         dots = self.dots(query, without)
         top = dots.max(initial=-np.inf)

@@ -6,14 +6,19 @@ integer-valued arrays is therefore exact in any order, on any CPU and BLAS.
 
 from base64 import b64encode
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
-import numpy.typing as npt
 from msgspec import Meta, Struct, ValidationError, convert, field
 
 from events.errors import NotAUnitVector
+from events.late import Late
 from events.ranges import Ordinal
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+else:
+    np = Late("numpy")
 
 #: one component's 1.0
 ONE = 1 << 24
@@ -55,7 +60,7 @@ class Vector(Struct, frozen=True, kw_only=True, gc=False):
             raise NotAUnitVector(f"a vector says {self.dim} dimensions and holds {len(raw)} bytes, not 4 each")
         return raw
 
-    def array(self) -> npt.NDArray[np.int32]:
+    def array(self) -> "npt.NDArray[np.int32]":
         """Components x 2^24, int32, shape (d,).
 
         Raises:
@@ -63,7 +68,7 @@ class Vector(Struct, frozen=True, kw_only=True, gc=False):
         """
         return np.frombuffer(self.q24, dtype="<i4")
 
-    def exact(self) -> npt.NDArray[np.float64]:
+    def exact(self) -> "npt.NDArray[np.float64]":
         """Components x 2^24 as integer-valued float64, shape (d,).
 
         Raises:
@@ -72,7 +77,7 @@ class Vector(Struct, frozen=True, kw_only=True, gc=False):
         return unit(self.q24)
 
 
-def unit(raw: bytes) -> npt.NDArray[np.float64]:
+def unit(raw: bytes) -> "npt.NDArray[np.float64]":
     """The components in `raw` (little-endian int32) as integer-valued float64, shape (d,).
 
     Raises:
@@ -90,7 +95,7 @@ def of_raw(raw: bytes) -> Vector:
     return Vector(dim=len(raw) // 4, packed=b64encode(raw).decode("ascii"))
 
 
-def fixed_point(components: Sequence[float] | npt.NDArray[np.float64] | npt.NDArray[np.float32]) -> Vector:
+def fixed_point(components: "Sequence[float] | npt.NDArray[np.float64] | npt.NDArray[np.float32]") -> Vector:
     """`components` normalised in float64, times 2^24, each rounded half to even.
 
     Args:

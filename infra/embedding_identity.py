@@ -7,16 +7,21 @@ move. That it is still the same model is told by its probes.
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
-
-import numpy as np
-import numpy.typing as npt
 
 from events.errors import BadInput
 from events.kinds import EmbedderIdentity
+from events.late import Late
 from events.vectors import DOT_ONE, Vector, fixed_point
 from runtime.errors import EmbeddingFailed
 from runtime.ports import Side
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+else:
+    np = Late("numpy")
 
 #: what a server's model is known by again; short, so that every server takes them
 PROBES: tuple[tuple[str, Side], ...] = (
@@ -98,7 +103,7 @@ def normal(text: str) -> str:
 
 
 def unit_vector(
-    components: Sequence[float] | npt.NDArray[np.float64] | npt.NDArray[np.float32], dimension: int, which: str
+    components: "Sequence[float] | npt.NDArray[np.float64] | npt.NDArray[np.float32]", dimension: int, which: str
 ) -> Vector:
     """An embedder's output in fixed point.
 

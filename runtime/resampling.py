@@ -1,11 +1,16 @@
 """Intervals where a task has several outcomes (orderings, epochs): they are not independent, so tasks are resampled."""
 
 from collections.abc import Sequence
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from events.errors import BadInput
+from events.late import Late
 from runtime.statistics import Interval
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    np = Late("numpy")
 
 
 def clustered_difference(

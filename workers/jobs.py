@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
+import numpy  # noqa: F401 - what is loaded late elsewhere is there before a worker forks for each job
 
 from infra.clock import SystemClock
 from infra.ownership import assert_sole_owner

@@ -1,0 +1,32 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from events.late import Late
+
+PROJECT = Path(__file__).parent.parent.parent
+
+
+def test_a_module_is_loaded_when_it_is_asked_for_something() -> None:
+    """Before the first use it is not imported; what it then gives is the module's own."""
+    code = (
+        "import sys; from events.late import Late; one = Late('colorsys'); before = 'colorsys' in sys.modules;"
+        "used = one.rgb_to_hsv; import colorsys; print(before, used is colorsys.rgb_to_hsv, 'rgb_to_hsv' in vars(one))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True)
+    assert done.stdout.split() == ["False", "True", "True"], done.stderr
+
+
+def test_what_a_module_does_not_have_is_named() -> None:
+    """An attribute that is not there is the module's own AttributeError."""
+    with pytest.raises(AttributeError, match="'math' has no attribute 'none'"):
+        _ = Late("math").none
+
+
+def test_reading_a_log_loads_no_numpy() -> None:
+    """Kinds, codec, fold and checkpoint load without it: a listing decodes events and computes with no vector."""
+    code = "import sys, events.checkpoint, events.fold, events.recall; print('numpy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True)
+    assert done.stdout.split() == ["False"], done.stderr
