@@ -64,6 +64,9 @@ TREE: Mapping[str, Verb | Noun] = {
             "reembed": Verb(
                 "workers.commands.memory_embedding", "reembed", "Begin a run from a bank in another embedder's vectors."
             ),
+            "calibrate": Verb(
+                "workers.commands.memory_embedding", "calibrate", "Show how a run's thresholds sit in its similarities."
+            ),
             "search": Verb(
                 "workers.commands.memory_store", "search", "Search a run's bank: by meaning, by words, or both."
             ),

@@ -13,7 +13,9 @@ from infra.embedders import Around
 from infra.embedding_cache import CachedEmbedder
 from infra.embedding_identity import differences
 from workers.bank_store import named_store
+from workers.calibration import KINDS, Calibration, Calibrator, Firing
 from workers.commands.memory_store import banked
+from workers.connections import START
 from workers.header import Head, begin, head, recorded_head
 from workers.invocation import Invocation, chime_command, run_async
 from workers.output import Column, Output
@@ -21,6 +23,7 @@ from workers.reembedding import Threshold, reembedded_config, reembedded_items, 
 from workers.sources import banks_at, newest_version, opened, server
 from workers.stored_bank import built_again
 from workers.views.banks import version_at
+from workers.views.similarities import bars, marks, svg, title
 
 _AT = click.option("--at", metavar="VERSION|PERCENT", help="A bank version or a share of the newest (default: newest).")
 #: characters of a run's name
@@ -153,3 +156,67 @@ def _say(output: Output, made: Reembedded) -> None:
     if made.generation is not None:
         output.line(f"its bank in Weaviate is {made.generation}")
     output.line(f"next: chime run resume {made.run}")
+
+
+@chime_command("calibrate", short_help="Show how a run's thresholds sit in its similarities.")
+@click.argument("run", required=False)
+@click.option("-o", "--output", "file", metavar="FILE.svg", help="Draw it into FILE.svg as well.")
+def calibrate(invocation: Invocation, run: str | None, file: str | None) -> None:
+    """Count the similarities of RUN (a run, an export file or folder; default: the newest run), from its log alone.
+
+    What was compared in recalls and decisions, as histograms; and how often floor, near tie, novelty and merge fire at
+    the run's thresholds and at their neighbours, over the recalls and decisions as they were made. Nothing is embedded.
+    """
+
+    async def work() -> Calibration:
+        calibrator = Calibrator()
+        async with opened(invocation, run) as source:
+            async for page in source.log.pages(START, KINDS):
+                for recorded in page:
+                    calibrator.feed(recorded)
+        return calibrator.done()
+
+    found = run_async(work)
+    output = invocation.output
+    if file is not None:
+        output.write_file(file, svg(found))
+    output.data(found)
+    _draw(output, found)
+    if file is not None:
+        output.line(f"drew {file}")
+
+
+def _draw(output: Output, found: Calibration) -> None:
+    output.line(
+        f"run {found.run}, {found.recalls} recalls, {found.decisions} decisions; embedded with {found.embedder}"
+    )
+    places = marks(found)
+    for histogram in found.histograms:
+        output.line()
+        output.line(title(histogram))
+        output.table(
+            [Column("from", "right"), Column("count", "right"), Column("")],
+            list(bars(histogram, places[histogram.of])),
+            empty="none yet",
+        )
+    output.line()
+    output.line("how often they fire; * = as the run has it")
+    output.table(
+        [Column("threshold"), Column("value", "right"), Column(""), Column("what", wide=True)],
+        [[one.threshold, one.value, "*" if one.own else "", _fires(one)] for one in found.firings],
+    )
+    if found.unread_recalls:
+        output.note(f"{found.unread_recalls} recalls of versions too far back were not counted")
+
+
+def _fires(one: Firing) -> str:
+    share = f" ({one.fired / one.asked:.0%})" if one.asked else ""
+    match one.threshold:
+        case "floor":
+            return f"{one.fired} of {one.asked} pairs are below{share}; {one.recalls} recalls find nothing"
+        case "margin":
+            return f"{one.fired} of {one.asked} recalls in another order{share}; {one.recalls} with other items chosen"
+        case "novelty":
+            return f"{one.fired} of {one.asked} experiences are not novel{share}"
+        case _:
+            return f"{one.fired} of {one.asked} experiences merge{share}"
