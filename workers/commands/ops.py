@@ -74,7 +74,8 @@ def status(invocation: Invocation) -> None:
 
 def _print(output: Output, found: Standing) -> None:
     output.line(f"server  {found.server}")
-    output.line("\nqueues")
+    output.line()
+    output.line("queues")
     output.table(
         [Column("queue"), Column("waiting", "right"), Column("oldest", "right"), Column("rq workers", wide=True)],
         [
@@ -82,7 +83,8 @@ def _print(output: Output, found: Standing) -> None:
             for one in found.queues
         ],
     )
-    output.line("\nworkers")
+    output.line()
+    output.line("workers")
     output.table(
         [Column("worker"), Column("queue"), Column("beat", "right"), Column("jobs", "right"), Column("state"),
          Column("episodes", wide=True)],
@@ -93,7 +95,8 @@ def _print(output: Output, found: Standing) -> None:
         ],
         empty="no worker is alive; start some: chime worker act, chime worker diagnose",
     )  # fmt: skip
-    output.line("\ncoordinators")
+    output.line()
+    output.line("coordinators")
     output.table(
         [Column("run"), Column("status"), Column("holder"), Column("term", "right"), Column("position", "right"),
          Column("lag", "right"), Column("unfolded", "right"), Column("why", wide=True)],
@@ -105,7 +108,8 @@ def _print(output: Output, found: Standing) -> None:
         ],
         empty="no run is open",
     )  # fmt: skip
-    output.line("\ndead letters")
+    output.line()
+    output.line("dead letters")
     output.table(
         [Column("cause"), Column("count", "right"), Column("last"), Column("error"), Column("episodes", wide=True)],
         [

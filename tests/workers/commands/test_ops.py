@@ -83,7 +83,7 @@ def test_status(chime: Any, uploaded: Any, made_run: Any, redis_server: Any, red
     assert (letters["error"], letters["count"]) == ("Unreachable", 2)
     assert letters["episodes"] == ["made/episode-2", "made/episode-1"]
     said = chime("ops")
-    for word in (worker, "me", "port 2 is shut", "1/16", "serving"):
+    for word in (worker, "me", "port 2 is shut", "1/16", "serving", "\n\nqueues\n", "\n\ndead letters\n"):
         assert word in said
     chime("run", "delete", "made", "--force")
 
