@@ -56,6 +56,11 @@ def rows_of(banks: Banks, ids: Iterable[MemoryId]) -> list[Row]:
     return [row_of(banks, item) for one in ids if (item := banks.get(one)) is not None]
 
 
+def lost(older: Banks, newer: Banks) -> list[MemoryId]:
+    """The items of `older` that `newer` lacks."""
+    return [item.id for item in older if newer.get(item.id) is None]
+
+
 def whole(
     banks: Banks, gone: Iterable[tuple[Banks, Mapping[MemoryId, BankVersion]]], basis: Basis | None
 ) -> BankChange:

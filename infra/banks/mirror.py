@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Sequence
 
 import anyio
-import structlog
 from msgspec import Struct
 
 from events.bank import Banks
@@ -16,14 +15,15 @@ from events.errors import BadInput, Mismatch, Unreachable, VersionGap
 from events.ids import BankVersion, MemoryId
 from events.operations import Operation, Pruned
 from events.window import Window
-from infra.banks.changes import change_of, joined, whole
+from infra.banks.changes import change_of, joined, lost, whole
 from infra.banks.errors import BankAway, DeadGeneration, UncleanWrite
 from infra.banks.generations import Generation, RunGenerations
 from infra.banks.prunes import Prunes
 from infra.banks.serving import BankServer
+from runtime.logger import Logger
 from runtime.ports import BankChange, BankStore, Basis, Clock
 
-_log = structlog.get_logger("chime.mirror")
+_log = Logger("chime.mirror")
 
 #: how far behind the texts and values in the rows may be, and how often the pointer is looked at, seconds
 _KEEP_S = 1.0
@@ -86,6 +86,11 @@ class Mirror:
         """The projector has its header: these are the versions that somebody may read, of vectors of that dimension."""
         self._window, self._dimension, self._basis = window, dimension, None
         self._pruned.clear()
+        # What was folded before us we see in the window only.
+        for version in range(window.oldest, window.newest.version):
+            older, newer = window.at(BankVersion(version)), window.at(BankVersion(version + 1))
+            if older is not None and newer is not None and (gone := lost(older, newer)):
+                self._pruned.append((newer.version, gone))
         self._leave()
         self._news.set()
 

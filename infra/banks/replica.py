@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 import anyio
-import structlog
 from msgspec.structs import replace
 
 from events import policies
@@ -24,9 +23,10 @@ from events.policies import Policy
 from events.recall import recall
 from events.window import Window
 from infra.banks.prunes import Prunes
+from runtime.logger import Logger
 from runtime.ports import Basis, EventLog, Recalled
 
-_log = structlog.get_logger("chime.replica")
+_log = Logger("chime.replica")
 
 #: how long one wait for news lasts before the log is asked again, seconds
 _PATIENCE_S = 5.0

@@ -7,8 +7,6 @@ the same the projector finds, which recomputes every recall that was recorded.
 from collections import Counter
 from collections.abc import Sequence
 
-import structlog
-
 from events.bank import Banks, Item
 from events.errors import Mismatch
 from events.ids import BankVersion, MemoryId, Stage
@@ -19,9 +17,10 @@ from infra.banks.errors import BankAway, DoubtfulAnswer
 from infra.banks.generations import RunGenerations, Serving
 from infra.banks.replica import Replica, Versions
 from infra.banks.serving import BankServer
+from runtime.logger import Logger
 from runtime.ports import BankStore, Clock, EventLog, Hit, Recalled
 
-_log = structlog.get_logger("chime.bank")
+_log = Logger("chime.bank")
 
 #: how long a recall waits for its version to be published, and how often it looks, seconds
 _PUBLISHED_S, _LOOK_S = 0.5, (0.005, 0.05)

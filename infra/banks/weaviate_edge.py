@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 import anyio
 import grpc
 import httpx
-import structlog
 from anyio.abc import TaskGroup
 from grpc.aio import AioRpcError, Channel, UsageError
 from weaviate import WeaviateAsyncClient
@@ -30,8 +29,9 @@ from weaviate.proto.v1 import (
 
 from infra.banks.errors import BankAway, DoubtfulAnswer, UncleanWrite
 from infra.weaviate_address import WeaviateAddress
+from runtime.logger import Logger
 
-_log = structlog.get_logger("chime.weaviate")
+_log = Logger("chime.weaviate")
 
 T = TypeVar("T")
 
