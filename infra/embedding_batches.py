@@ -15,14 +15,14 @@ from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
-import structlog
 
 from events.vectors import Vector
 from infra.embedding_identity import unit_vector
 from runtime.errors import EmbeddingFailed
+from runtime.logger import Logger
 from runtime.ports import Side
 
-_log = structlog.get_logger("chime.embedder")
+_log = Logger("chime.embedder")
 
 #: so many batches' texts are looked through for those of one length
 _WINDOW = 16
@@ -133,9 +133,19 @@ class Batches:
             self._fail_waiting("the embedder's model could not be loaded")
             return
         self._loaded.set_result(model.dimension)
-        while (batch := self._next(model)) is not None:
-            self._embed(model, batch)
-        self._fail_waiting("the embedder was closed")
+        batch: list[_Text] | None = []
+        try:
+            while (batch := self._next(model)) is not None:
+                self._embed(model, batch)
+        except BaseException as error:
+            # Nobody may wait for a thread that has ended.
+            self.stop()
+            for one in batch or ():
+                if not one.vector.done():
+                    one.vector.set_exception(EmbeddingFailed(f"the embedder ended: {type(error).__name__}: {error}"))
+            raise
+        finally:
+            self._fail_waiting("the embedder was closed")
 
     def _next(self, model: Model) -> list[_Text] | None:
         """The texts of one batch: the one whose turn it is, and those of its length with the next turns."""
@@ -168,7 +178,7 @@ class Batches:
         if not batch:
             return
         try:
-            rows = model.vectors([one.text for one in batch], batch[0].side, batch[0].padded)
+            rows = _rows(model, batch)
         except Exception as error:  # noqa: BLE001 - told to its caller
             if len(batch) == 1:
                 _settle(batch[0], EmbeddingFailed(f"{_shown(batch[0].text)}: {type(error).__name__}: {error}"))
@@ -189,6 +199,13 @@ class Batches:
             waiting, self._waiting = self._waiting, []
         for one in waiting:
             _settle(one, EmbeddingFailed(reason))
+
+
+def _rows(model: Model, batch: Sequence[_Text]) -> npt.NDArray[np.float32]:
+    rows = model.vectors([one.text for one in batch], batch[0].side, batch[0].padded)
+    if len(rows) != len(batch):
+        raise EmbeddingFailed(f"{len(rows)} vectors for {len(batch)} texts")
+    return rows
 
 
 def _settle(one: _Text, error: EmbeddingFailed) -> None:
