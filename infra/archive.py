@@ -14,7 +14,6 @@ from typing import Self
 
 import anyio.to_thread
 import msgspec
-import structlog
 import zstandard
 from msgspec import Struct
 
@@ -30,9 +29,10 @@ from infra.archive_reading import Archive
 from infra.archive_storage import ArchiveStorage, place_of, storage_at
 from infra.redis_log import RedisLog, RedisLogStore
 from infra.segments import FORMAT, MANIFEST, SEGMENT, CorruptSegment, Manifest, Segment, chained, segment_lines
+from runtime.logger import Logger
 from runtime.ports import StreamIndex
 
-_log = structlog.get_logger("chime.archive")
+_log = Logger("chime.archive")
 
 TOPIC = "archive"
 

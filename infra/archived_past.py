@@ -4,7 +4,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-import structlog
 from redis.asyncio import Redis
 
 from events.checkpoint import Checkpoint
@@ -15,10 +14,11 @@ from infra.archive_index import ArchiveIndex
 from infra.archive_reading import Archive
 from infra.archive_storage import MissingFile
 from infra.redis_client import our_errors
+from runtime.logger import Logger
 
 T = TypeVar("T")
 
-_log = structlog.get_logger("chime.archive")
+_log = Logger("chime.archive")
 
 
 class Past:

@@ -10,7 +10,6 @@ from typing import Protocol, cast
 
 import anyio
 import msgspec
-import structlog
 from msgspec import Struct
 from redis.asyncio import Redis
 
@@ -21,10 +20,11 @@ from infra.blobs import get_messages, message_list
 from infra.model_errors import said
 from infra.redis_client import our_errors
 from runtime.errors import ModelRefused, ModelUnavailable, RunStopped, StoreAway
+from runtime.logger import Logger
 from runtime.ports import Blobs, CallKey, ChatAnswer, ChatModel, ChatRequest, Clock, Role, TokenUsage
 from runtime.task import Message
 
-_log = structlog.get_logger("chime.model")
+_log = Logger("chime.model")
 
 #: how long a cancelled caller waits for its paid answer to be stored, seconds
 _STORE_S = 10.0

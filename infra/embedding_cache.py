@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Protocol, cast
 
-import structlog
 from redis.asyncio import Redis
 
 from events.errors import NotAUnitVector
@@ -21,9 +20,10 @@ from events.vectors import Vector, of_raw, unit
 from infra.embedding_identity import normal
 from infra.redis_client import Script, our_errors
 from runtime.errors import StoreAway
+from runtime.logger import Logger
 from runtime.ports import Embedder, Side
 
-_log = structlog.get_logger("chime.embedder")
+_log = Logger("chime.embedder")
 
 #: texts of one run that are remembered: 20 MB at 256 dimensions, 80 MB at 1024
 MOST = 20_000

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Protocol
 
 import anyio.to_thread
-import structlog
 from redis.asyncio import Redis
 
 from events.errors import Unreachable
 from infra.redis_client import our_errors
+from runtime.logger import Logger
 from runtime.ports import Clock, JobKind
 from runtime.settings import IntakeSettings
 
-_log = structlog.get_logger("chime.intake")
+_log = Logger("chime.intake")
 
 #: how long one look holds, seconds
 _LOOK_S = 1.0

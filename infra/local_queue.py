@@ -2,13 +2,13 @@
 
 from collections.abc import Awaitable, Callable, Iterable
 
-import structlog
 from anyio import Event, create_task_group, move_on_after
 
 from events.ids import RunId
+from runtime.logger import Logger
 from runtime.ports import FIRST_TRIES, Job, JobKind, Tries
 
-_log = structlog.get_logger("chime.queue")
+_log = Logger("chime.queue")
 
 KINDS: tuple[JobKind, JobKind] = ("act", "diagnose")
 

@@ -9,17 +9,17 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
-import structlog
 
 from events.codec import canonical
 from infra.model_errors import Failed, Failure, malformed, no_json, of_error_object, said
 from infra.openai_client import Abilities, Clients, Format
 from infra.tries import Tries
 from runtime.errors import ModelRefused, ModelUnavailable, RunStopped
+from runtime.logger import Logger
 from runtime.ports import CallKey, ChatAnswer, ChatRequest, Clock, Role, TokenUsage, ToolCall
 from runtime.settings import EndpointSettings, ModelSettings, Thinking
 
-_log = structlog.get_logger("chime.model")
+_log = Logger("chime.model")
 
 #: how each kind of endpoint is told not to think
 _THINKING: dict[Thinking, dict[str, Any]] = {

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import anyio
-import structlog
 from msgspec import Struct
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
@@ -29,9 +28,10 @@ from infra.overview import overviews
 from infra.redis_client import COMMAND_S, Durability, Script, our_errors
 from infra.restored_log import Restored, stretches
 from runtime.errors import RunEnded
+from runtime.logger import Logger
 from runtime.ports import Appended, Clock, LogOverview, Origin, StreamIndex, Taken
 
-_log = structlog.get_logger("chime.log")
+_log = Logger("chime.log")
 
 #: entries of one page: small replies stay in the cache
 PAGE = 100

@@ -25,15 +25,15 @@ from typing import IO
 
 import anyio
 import anyio.to_thread
-import structlog
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.exceptions import BusyLoadingError, RedisError
 from redis.retry import Retry
 
 from events.errors import BadInput, Unreachable
+from runtime.logger import Logger
 
-_log = structlog.get_logger("chime.redis")
+_log = Logger("chime.redis")
 
 #: how long a server may take to read its file and answer, seconds
 START_S = 60.0

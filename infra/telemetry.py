@@ -22,6 +22,7 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 from typing_extensions import override
 
 from infra.redaction import redacted, suspicious
+from runtime.logger import settled
 from runtime.ports import Job
 
 #: longer texts are bodies: their length and hash are logged instead, characters
@@ -58,6 +59,7 @@ def configure(
         service: which part of Chime this process is (`worker-act`, `coordinator`, ...).
         version: of the distribution.
     """
+    settled()
     lowest = logging.getLevelNamesMapping()[level.upper()]
     as_json = not (stream or sys.stderr).isatty() if json is None else json
     structlog.configure(

@@ -19,7 +19,6 @@ from typing import IO, Literal
 import anyio
 import anyio.to_thread
 import msgspec
-import structlog
 from typing_extensions import override
 
 from events.errors import BadInput, Unreachable
@@ -30,8 +29,9 @@ from infra.weaviate_asking import asked
 from infra.weaviate_finding import ADVICE, Program, Way, programs, provided, sound, ways
 from infra.weaviate_launching import launch_of, namespace, remove_container
 from infra.weaviate_process import VERSION, Ports, free_ports, last_words, launch, pid_in
+from runtime.logger import Logger
 
-_log = structlog.get_logger("chime.weaviate")
+_log = Logger("chime.weaviate")
 
 #: how long a server may take to read its files and answer, seconds
 START_S = 60.0

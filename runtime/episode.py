@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
-import structlog
 from msgspec.structs import replace
 
 from events.bank import Item
@@ -52,6 +51,7 @@ from runtime.gate import (
     retrieved_ids,
 )
 from runtime.lint import lint
+from runtime.logger import Logger
 from runtime.planners import View
 from runtime.ports import (
     Basis,
@@ -65,7 +65,7 @@ from runtime.prompting import experiences, section, task_text
 from runtime.schedule import ATTEMPTS, read_version
 from runtime.task import Message, Opening, Task
 
-_log = structlog.get_logger("chime.episode")
+_log = Logger("chime.episode")
 
 #: how much of a query's text is searched for and recorded, characters: about an embedder's 16,384 tokens
 _QUERY_CHARS = 48_000

@@ -11,7 +11,6 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import anyio
-import structlog
 from anyio import to_thread
 from anyio.abc import TaskGroup, TaskStatus
 
@@ -21,10 +20,11 @@ from infra.banks.serving import BankServer
 from infra.weaviate_address import WeaviateAddress
 from infra.weaviate_asking import answering
 from infra.weaviate_server import Start, revive, running, weaviate_server
+from runtime.logger import Logger
 from runtime.ports import Clock
 from workers.configuration import WeaviateSettings
 
-_log = structlog.get_logger("chime.bank")
+_log = Logger("chime.bank")
 
 #: where a server of yours speaks gRPC unless somebody says otherwise
 GRPC_PORT = 50051

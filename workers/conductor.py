@@ -9,8 +9,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-import structlog
-
 from events.checkpoint import Checkpoint
 from events.codec import decode, draft
 from events.ids import RUN_STREAM, StreamId, Version, episode_of, episode_stream
@@ -31,12 +29,13 @@ from events.kinds import (
 )
 from events.log import Recorded
 from runtime.gate import degraded
+from runtime.logger import Logger
 from runtime.ports import EventLog, Failures, Job, JobKind, JobQueue, Origin, StreamIndex, Taken, Tries
 from runtime.schedule import ATTEMPTS, ENDINGS, Due, due
 from workers.bank_store import named_store
 from workers.run_stream import tell
 
-_log = structlog.get_logger("chime.conductor")
+_log = Logger("chime.conductor")
 
 #: how often in a row all workers must have refused a run before it is stopped: one may have been about to join
 _REFUSALS = 3

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 
-import structlog
 from anyio import to_thread
 
 from events.errors import BadInput, Unreachable
@@ -25,13 +24,14 @@ from infra.redis_client import RETRIES, Durability, connected, durability, redac
 from infra.redis_log import RedisLogStore
 from infra.redis_server import embedded_server, revive
 from infra.weaviate_server import Start
+from runtime.logger import Logger
 from runtime.ports import Blobs, Clock, EventLog, Failures, Intake, LogStore
 from runtime.settings import IntakeSettings
 from workers.bank_access import BankAccess
 from workers.beside import beside
 from workers.configuration import Store, WeaviateSettings
 
-_log = structlog.get_logger("chime.redis")
+_log = Logger("chime.redis")
 
 NO_OPERATIONS = NoOperations()
 

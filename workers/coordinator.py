@@ -6,7 +6,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 import anyio
-import structlog
 
 from events.errors import ChimeError, Unreachable, VersionGap
 from events.ids import RUN_STREAM, Position, RunId
@@ -17,6 +16,7 @@ from infra.banks.mirror import MirrorView
 from infra.leases import Leases
 from infra.redis_client import ServerFull
 from runtime.errors import RunEnded
+from runtime.logger import Logger
 from runtime.ports import Clock, EventLog, Failures, Intake, JobQueue, LogStore
 from workers.bank_access import BankAccess
 from workers.beside import beside
@@ -24,7 +24,7 @@ from workers.conductor import Conductor, Control
 from workers.mirroring import Mirroring
 from workers.projector import Projector
 
-_log = structlog.get_logger("chime.coordinator")
+_log = Logger("chime.coordinator")
 
 #: events of one read
 _PAGE = 100

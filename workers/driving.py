@@ -13,7 +13,6 @@ from uuid import uuid4
 
 import anyio
 import msgspec
-import structlog
 
 from events.ids import RunId
 from infra.intake import Depths
@@ -21,6 +20,7 @@ from infra.local_queue import LocalQueue
 from infra.rq_queue import RqQueue
 from infra.telemetry import configure
 from runtime.errors import NotServed, RunStopped
+from runtime.logger import Logger
 from runtime.ports import Clock, Job, JobQueue
 from runtime.settings import IntakeSettings
 from workers.conductor import Control
@@ -32,7 +32,7 @@ from workers.layers import variable
 from workers.processes import Child, workers
 from workers.version import VERSION
 
-_log = structlog.get_logger("chime.run")
+_log = Logger("chime.run")
 
 #: how long the server may be away before a run is given back to its user, seconds
 _PATIENCE_S = 60.0

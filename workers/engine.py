@@ -39,6 +39,7 @@ from runtime.errors import (
     RunStopped,
     StoreAway,
 )
+from runtime.logger import Logger
 from runtime.ports import ChatModel, Clock, Embedder, Environment, EventLog, Job, Origin, Role, Taken
 from runtime.prompting import stored_prompts
 from runtime.settings import EndpointSettings, EpisodeSettings, ModelSettings
@@ -48,7 +49,7 @@ from workers.configuration import Store
 from workers.connections import Server
 from workers.embedding import Embedders
 
-_log = structlog.get_logger("chime.engine")
+_log = Logger("chime.engine")
 
 #: runs whose context is kept; another one is built from its header in milliseconds
 _CONTEXTS = 64

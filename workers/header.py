@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-import structlog
 from msgspec.structs import replace
 
 from events.codec import EVENT_CAP, canonical, decode, draft
@@ -14,10 +13,11 @@ from events.ids import RUN_STREAM, Version, event_id
 from events.kinds import EmbedderIdentity, RunConfig, RunStarted, SeedBank, Seeded, SeededItem, TasksListed
 from events.seeding import seeded_events
 from infra import embedding_identity
+from runtime.logger import Logger
 from runtime.ports import Appended, EventLog, Origin
 from workers.version import VERSION
 
-_log = structlog.get_logger("chime.run")
+_log = Logger("chime.run")
 
 #: parts of a configuration that may differ when a run goes on: they change no prompt, no answer and no fold
 OPERATIONAL = frozenset({"operational", "limits", "labels"})

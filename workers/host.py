@@ -18,7 +18,6 @@ from typing import Any, TypeVar
 from uuid import uuid4
 
 import anyio
-import structlog
 from anyio import CancelScope, CapacityLimiter, Event, Semaphore, create_task_group, move_on_after, to_thread
 from redis.exceptions import RedisError
 from rq.timeouts import JobTimeoutException
@@ -32,9 +31,10 @@ from infra.rq_keys import job_named, rq_connection, rq_queue
 from infra.rq_leftovers import remove_dead_workers, sweep
 from infra.telemetry import about_job
 from runtime.errors import NotServed
+from runtime.logger import Logger
 from runtime.ports import Job, JobKind
 
-_log = structlog.get_logger("chime.worker")
+_log = Logger("chime.worker")
 
 #: advances one episode
 Advance = Callable[[Job], Awaitable[None]]

@@ -1,18 +1,18 @@
 """What a run's coordinator does for its bank store: a mirror beside it, while the run's store is one that wants it."""
 
 import anyio
-import structlog
 
 from events.errors import ChimeError
 from events.ids import RunId
 from infra.banks.generations import Generations
 from infra.banks.mirror import Mirror, MirrorView
 from infra.banks.serving import BankServer
+from runtime.logger import Logger
 from runtime.ports import Clock
 from workers.bank_access import BankAccess
 from workers.projector import Projector
 
-_log = structlog.get_logger("chime.coordinator")
+_log = Logger("chime.coordinator")
 
 #: how long a run that has ended waits for its last versions to be shown in the store, seconds
 SETTLE_S = 5.0

@@ -15,13 +15,13 @@ from typing import Any, Literal, TextIO
 
 import msgspec
 from rich.cells import cell_len
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from events.errors import BadInput
+from events.late import Late
 from workers import paths
 from workers.terminal import printable, printable_block
+
+_terminal_table = Late("workers.terminal_table")
 
 #: version of the envelope
 ENVELOPE = 1
@@ -152,18 +152,9 @@ class Output:
             return
         cells = [[printable(str(cell)) for cell in row] for row in rows]
         if self.out.isatty():
-            self._rich_table(columns, cells)
+            _terminal_table.draw(self.out, columns, cells)
         else:
             self._plain_table(columns, cells)
-
-    def _rich_table(self, columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> None:
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for column in columns:
-            table.add_column(Text(column.title), justify=column.align, overflow="ellipsis", no_wrap=True,
-                             ratio=1 if column.wide else None)  # fmt: skip
-        for row in cells:
-            table.add_row(*map(Text, row))
-        Console(file=self.out, markup=False, highlight=False, emoji=False).print(table)
 
     def _plain_table(self, columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> None:
         rows = [[column.title for column in columns], *cells]

@@ -16,12 +16,12 @@ from typing import TextIO
 
 import anyio
 import anyio.abc
-import structlog
 
 from events.errors import Unreachable
+from runtime.logger import Logger
 from runtime.ports import JobKind
 
-_log = structlog.get_logger("chime.processes")
+_log = Logger("chime.processes")
 
 #: how long children may take to finish what runs, seconds; then they are killed
 GRACE_S = 15.0

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-import structlog
 from msgspec.structs import replace
 
 from events import policies
@@ -18,9 +17,10 @@ from events.operations import Operation
 from events.policies import Policy
 from events.recall import recall
 from events.window import Window
+from runtime.logger import Logger
 from runtime.ports import Basis, EventLog, Origin, Taken
 
-_log = structlog.get_logger("chime.projector")
+_log = Logger("chime.projector")
 
 
 class Told(Protocol):

@@ -12,7 +12,6 @@ from datetime import datetime
 import anyio
 import numpy as np
 import numpy.typing as npt
-import structlog
 from msgspec import Struct
 
 from events.errors import BadInput
@@ -24,10 +23,11 @@ from infra.model_errors import Failed, malformed, no_json, of_error_object
 from infra.openai_client import Clients
 from infra.tries import Tries
 from runtime.errors import EmbedderUnavailable, EmbeddingFailed, ModelRefused, ModelUnavailable, RunStopped
+from runtime.logger import Logger
 from runtime.ports import Side
 from runtime.settings import EndpointSettings
 
-_log = structlog.get_logger("chime.embedder")
+_log = Logger("chime.embedder")
 
 #: where the server is and how patiently it is asked: a model may move
 OPERATIONAL = frozenset({"batch_size", *EndpointSettings.__struct_fields__})

@@ -17,16 +17,16 @@ from typing import Any
 
 import anyio
 import anyio.to_thread
-import structlog
 from anyio.abc import Process
 
 from infra.environments.limits import Limits, of_operation
 from infra.environments.scratch import Scratch, sweep
 from infra.environments.wire import PROTOCOL, answer_of, request_line, result_of, typed
 from runtime.errors import EnvironmentCrashed, EnvironmentFailed, EnvironmentTimeout, EnvironmentUnavailable
+from runtime.logger import Logger
 from runtime.task import Description, Evaluation, Message, Opening, StepResult, Task
 
-_log = structlog.get_logger(__name__)
+_log = Logger(__name__)
 
 #: how much of a host's stderr is kept for a crash report, bytes
 STDERR_TAIL = 16_384

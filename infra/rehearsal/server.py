@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import structlog
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -25,8 +24,9 @@ from infra.rehearsal.key import AnswerKey
 from infra.rehearsal.planting import Planting, RehearsalSettings
 from infra.rehearsal.playing import Played, Rehearsal, Reply, UnknownTask
 from infra.rehearsal.truth import TruthFile
+from runtime.logger import Logger
 
-_log = structlog.get_logger(service="rehearsal")
+_log = Logger(service="rehearsal")
 _HOST = "127.0.0.1"
 #: how long open connections may take to end once the server stops, seconds
 _SHUTDOWN_S = 2

@@ -61,6 +61,16 @@ def test_help_imports_no_vendor(tmp_path):
     assert done.stdout.splitlines()[-1] == "[0, 0] []", done.stderr
 
 
+def test_listing_runs_loads_what_it_uses():
+    """`chime run list` costs its imports: redis is among them, but no numpy, structlog, rq, model or bank client."""
+    code = (
+        "import sys, workers.commands.run; vendors = ('numpy', 'structlog', 'rich.console', 'rq', 'openai', 'weaviate',"
+        "'httpx', 'starlette', 'uvicorn'); print([m for m in vendors if m in sys.modules], 'redis' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True)
+    assert done.stdout.split("\n")[0] == "[] True", done.stderr
+
+
 def test_one_thread_for_linear_algebra(tmp_path):
     """The thread counts are set before a command can import numpy; a value of the user's stays."""
     code = "import os; from workers.__main__ import main; main(['--version']); print(os.environ['OMP_NUM_THREADS'])"
