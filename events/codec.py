@@ -129,27 +129,41 @@ def draft(event: AnyEvent) -> Draft:
         UnwritableEvent: a reader would refuse it: a value out of its range, fields that contradict each other, a vector
             that is none, lists and objects nested too deep, or something JSON has no form for.
     """
+    return drafted(event)[0]
+
+
+def drafted(event: AnyEvent) -> tuple[Draft, AnyEvent]:
+    """`event` ready to be appended, and as `decode` will read it, which may say less than the objects it was made of.
+
+    Raises:
+        EventTooLarge, UnwritableEvent: as `draft`.
+    """
     try:
         data = canonical(event)
     except (ValueError, TypeError, NestedTooDeep) as error:
         raise UnwritableEvent(event.KIND, str(error)) from error
     if len(data) > EVENT_CAP:
         raise EventTooLarge(event.KIND, len(data), EVENT_CAP)
-    if reason := _refused(event.KIND, data):
-        raise UnwritableEvent(event.KIND, reason)
-    return Draft(kind=event.KIND, schema=event.SCHEMA, data=data, sha256=content_sha256(event.KIND, data))
+    read = _read_back(event.KIND, data)
+    return Draft(kind=event.KIND, schema=event.SCHEMA, data=data, sha256=content_sha256(event.KIND, data)), read
 
 
-def _refused(kind: str, data: bytes) -> str:
-    """Why a reader would refuse canonical data of the newest schema; empty = it would not."""
+def _read_back(kind: str, data: bytes) -> AnyEvent:
+    """What a reader makes of canonical data of the newest schema.
+
+    Raises:
+        UnwritableEvent: it would refuse it.
+    """
     try:
         event = _DECODERS[kind].decode(data)
         for vector in vectors(event):
             vector.exact()
     except (ValueError, NotAUnitVector) as error:
-        return f"{error}{_found(str(error), data)}"
+        raise UnwritableEvent(kind, f"{error}{_found(str(error), data)}") from error
     wrong = broken(event)
-    return "" if wrong is None else wrong.said()
+    if wrong is not None:
+        raise UnwritableEvent(kind, wrong.said())
+    return event
 
 
 def decode(recorded: Recorded) -> AnyEvent:

@@ -14,7 +14,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from events.bank import Item
-from events.codec import DEEPEST, canonical, clean_text, decode, draft, recorded
+from events.codec import DEEPEST, canonical, clean_text, drafted
 from events.errors import Mismatch
 from events.ids import RUN_STREAM, STAGES, BankVersion, Stage, episode_stream, event_id
 from events.kinds import (
@@ -169,7 +169,8 @@ class _Stages:
         # A recall is of banks that the log has made, or it is of none: a server that lost its tail has lost them too.
         basis = self._basis if any(isinstance(event, Retrieved) for event in events) else None
         origin = Origin(cause=cause, attempt=self._job.attempt, basis=basis)
-        drafts = [draft(event) for event in events]
+        made = [drafted(event) for event in events]
+        drafts = [one for one, _ in made]
         result = await self._ctx.log.append(self.stream, first, drafts, origin)
         if isinstance(result, Taken):
             self._log.info("superseded", seq=result.stored.version, stage=result.stored.kind)
@@ -180,16 +181,8 @@ class _Stages:
         if result.written < len(drafts):
             # Somebody was here before, perhaps this job before its process died, and may have gone on from there.
             return await self.progress()
-        # From the bytes, as whoever takes over would read it: they may say less than the objects they were made of.
-        now, attempt = self._ctx.clock.utc(), self._job.attempt
-        read = [
-            decode(
-                recorded(one, run=run, stream=self.stream, version=version, position=position, at=now, cause=cause,
-                         attempt=attempt)
-            )
-            for version, (position, one) in enumerate(zip(result.positions, drafts, strict=True), first)
-        ]  # fmt: skip
-        return Progress(events=[*at.events, *read])
+        # As whoever takes over would read them: that may say less than the objects they were made of.
+        return Progress(events=[*at.events, *(read for _, read in made)])
 
     def _lap(self) -> int:
         """Milliseconds since the last stage of this job."""
