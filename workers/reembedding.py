@@ -11,12 +11,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from events.bank import Banks
+from events.errors import BadInput
 from events.ids import RunId
-from events.kinds import RunConfig, SeededItem
+from events.kinds import RunConfig, RunStarted, SeededItem
 from events.policies import recorded
 from events.seeding import seed_items
-from infra.embedders import Options
+from infra import embedders
+from infra.embedders import Around, Options
+from infra.embedding_identity import differences, short
 from runtime.ports import Embedder
+from workers.invocation import Invocation
 from workers.layers import Resolved
 from workers.profiles import THRESHOLDS
 
@@ -32,6 +36,27 @@ class Threshold(Struct, frozen=True, kw_only=True):
     now: int | str
     #: where it comes from, as in `config show --origin`; "" = it is the old run's, for nobody knows better
     origin: str
+
+
+async def assert_embedder_kept(invocation: Invocation, run: RunId, header: RunStarted) -> None:
+    """Whether a flag of this command asks for other vectors than the run's; a file may belong to other runs.
+
+    Raises:
+        BadInput: it does; names both.
+        UnknownName, EmbedderUnavailable, RunStopped: what it asks for cannot be had.
+    """
+    origins, settings = invocation.resolved.origins, invocation.configuration.embedder
+    if not any(key.startswith("embedder.") and origin.kind == "flag" for key, origin in origins.items()):
+        return
+    around = Around(environ=invocation.environment)
+    async with embedders.opened(settings.name, settings.given(), around) as embedder:
+        here = await embedder.identify()
+    if different := differences(header.embedder, here):
+        there, now = header.embedder.fingerprint, short(here.fingerprint)
+        raise BadInput(
+            f"the bank of run {run} is in the vectors of {there}, not of {now}: {'; '.join(different)}; "
+            f"chime memory reembed {run} begins one in others"
+        )
 
 
 def thresholds(resolved: Resolved, there: Mapping[str, int | str]) -> list[Threshold]:

@@ -192,7 +192,8 @@ async def _seeds(
     there = (await recorded_head(log)).started.embedder
     if different := differences(there, identity):
         told = f"the bank of run {name} was embedded with {short(there.fingerprint)}, this run embeds with "
-        raise BadInput(f"{told}{short(identity.fingerprint)}: {'; '.join(different)}")
+        advice = f"chime memory reembed {name} begins one from the same items"
+        raise BadInput(f"{told}{short(identity.fingerprint)}: {'; '.join(different)}; {advice}")
     version = version_at(at or None, await newest_version(log), f"--seed-bank {wanted}")
     banks = await banks_at(log, version)
     return SeedBank(run=log.run, version=version, digest=banks.digest()), seed_items(banks, log.run)

@@ -15,6 +15,7 @@ from workers.connections import START, Source
 from workers.header import begin, head, recorded_head
 from workers.invocation import Invocation, chime_command, run_async
 from workers.output import Column, Output, json_text
+from workers.reembedding import assert_embedder_kept
 from workers.sources import banks_at, newest_version, opened, server, split_words
 from workers.terminal import clipped
 from workers.views.banks import (
@@ -267,6 +268,7 @@ def fork(invocation: Invocation, run: str | None, at: str | None, new: str, froz
     async def work() -> tuple[int, int, bool]:
         async with opened(invocation, run) as source:
             origin = await recorded_head(source.log)
+            await assert_embedder_kept(invocation, source.log.run, origin.started)
             banks = await _banks(source, at)
             seed_bank = SeedBank(run=source.log.run, version=banks.version, digest=banks.digest())
             config = origin.started.config

@@ -11,10 +11,12 @@ import numpy as np
 
 
 class EmbeddingServer:
-    """What serves, and what it was asked; `model` is part of each vector, so that two models never agree."""
+    """What serves, and what it was asked."""
 
     def __init__(self, dimension: int, model: str) -> None:
         self.dimension, self.model = dimension, model
+        #: what is part of each vector: another one is another model by the same name
+        self.model_of_vectors = model
         #: every text that was sent, in order
         self.texts: list[str] = []
         #: answers until it breaks off, as a server that is killed; None = never
@@ -35,7 +37,7 @@ class EmbeddingServer:
     def _vector(self, text: str) -> list[float]:
         total = np.zeros(self.dimension)
         for word in ["", *text.lower().split()]:
-            digest = sha256(f"{self.model}/{word}".encode()).digest()
+            digest = sha256(f"{self.model_of_vectors}/{word}".encode()).digest()
             total += np.frombuffer((digest * self.dimension)[: self.dimension], dtype=np.int8).astype(np.float64)
         return [float(value) for value in total]
 
@@ -48,6 +50,10 @@ def embedding_server(dimension: int = 16, model: str = "tiny") -> Iterator[Embed
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
+        def do_GET(self) -> None:
+            """The list of models, which is asked for to see whether somebody is there."""
+            self._answered({"object": "list", "data": [{"id": serving.model, "object": "model"}]})
+
         def do_POST(self) -> None:
             asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             rows = serving.answer(asked["input"]) if asked["model"] == serving.model else None
@@ -55,7 +61,10 @@ def embedding_server(dimension: int = 16, model: str = "tiny") -> Iterator[Embed
                 self.close_connection = True
                 return
             data = [{"object": "embedding", "index": at, "embedding": row} for at, row in enumerate(rows)]
-            body = json.dumps({"object": "list", "model": serving.model, "data": data}).encode()
+            self._answered({"object": "list", "model": serving.model, "data": data})
+
+        def _answered(self, whole: object) -> None:
+            body = json.dumps(whole).encode()
             self.send_response(200)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))
