@@ -11,6 +11,7 @@ import msgspec
 _ENCODER = msgspec.json.Encoder(order="sorted")
 #: plain data that is written alike, text without lone surrogates
 _LEAVES = frozenset({str, int, bool, type(None)})
+_NAMES = frozenset({str})
 #: a float between them is written in the same digits, without an exponent; up to there a whole one is an integer
 _SMALL, _LARGE, _WHOLE = 1e-4, 1e15, 2.0**53
 
@@ -33,22 +34,26 @@ def exact_json(value: Any, deepest: int) -> bytes | None:
 
 def _settle(value: Any, levels: int) -> bool:
     """Bring a list or object of plain data, which nobody else holds, into canonical form; False where that fails."""
-    places: Any
-    if not levels:
-        return False
+    inner = value
     if type(value) is dict:
-        places = value.items()
-    elif type(value) is list:
-        places = enumerate(value)
-    else:
+        if not _NAMES.issuperset(map(type, value)):
+            return False
+        inner = value.values()
+    elif type(value) is not list:
         return False
-    for place, one in places:
+    # Most hold nothing that is to be looked at, which is said without a loop of ours.
+    return levels > 0 and (_LEAVES.issuperset(map(type, inner)) or _settled(value, levels - 1))
+
+
+def _settled(value: Any, levels: int) -> bool:
+    """Bring what stands in a list or object into canonical form, floats in their places."""
+    for place, one in value.items() if type(value) is dict else enumerate(value):
         kind = type(one)
         if kind is float:
             if one.is_integer() and -_WHOLE <= one <= _WHOLE:
                 value[place] = int(one)
             elif not _SMALL <= abs(one) < _LARGE:
                 return False
-        elif kind not in _LEAVES and not _settle(one, levels - 1):
+        elif kind not in _LEAVES and not _settle(one, levels):
             return False
-    return type(value) is list or all(type(name) is str for name in value)
+    return True
