@@ -1,8 +1,12 @@
+from importlib import import_module
+
+import msgspec
 import pytest
 
 from events.errors import BadInput, UnknownName
 from events.parameters import Parameters
-from workers.configuration import WeaviateSettings
+from infra import embedders
+from workers.configuration import EmbedderSettings, WeaviateSettings
 from workers.layers import Flags, defaults, resolve, settings, shown, variable
 from workers.presets import MEANINGS, PRESETS, SECTIONS, meaning
 from workers.profiles import PROFILES, THRESHOLDS
@@ -258,6 +262,18 @@ def test_thresholds_come_from_the_embedders_profile(tmp_path, sets, profile):
         assert got.origins[f"policy.{name}"].text == (f"profile {profile}" if profile else "default")
     assert got.configuration.policy.parameters.recorded()["theta_merge"] == values["theta_merge"]
     assert got.origins["policy.lambda"].text == "default"
+
+
+@pytest.mark.parametrize("name", embedders.names())
+def test_the_options_of_every_embedder_are_settings_with_its_defaults(name):
+    """What an embedder can be told stands in the configuration, typed and with the default that it has itself."""
+    module = import_module(f"infra.embedders.{name.replace('-', '_')}")
+    ours = {one.name: one for one in msgspec.structs.fields(EmbedderSettings)}
+    for option in msgspec.structs.fields(module.Settings):
+        assert option.type == ours[option.name].type
+        if not option.required:
+            assert option.default == ours[option.name].default, option.name
+    assert set(module.Settings.__struct_fields__) >= module.OPERATIONAL
 
 
 def test_every_profile_says_every_threshold_and_fits(tmp_path):

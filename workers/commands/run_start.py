@@ -356,7 +356,10 @@ async def _resumed(invocation: Invocation, there: Server, run: RunId) -> None:
     if different := refused(invocation.resolved, header):
         told = f"a run goes on as it was started, {run} cannot change: {'; '.join(different)}"
         if any(one.startswith("embedder.") for one in different):
-            told += f". Its bank is in the vectors of {header.embedder.fingerprint}; chime memory reembed {run} begins one in others"
+            told += (
+                f". Its bank is in the vectors of {header.embedder.fingerprint}; chime memory reembed {run} begins "
+                "one in others"
+            )
         raise BadInput(told)
     policies.of_run(header.config)
     now = resumed_operational(invocation.resolved, await operational_of(log, header))
