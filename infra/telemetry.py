@@ -7,7 +7,6 @@ outcome, error.type, error.message, error.at, config_hash. Whoever logs an excep
 """
 
 import hashlib
-import json as json_format
 import logging
 import re
 import sys
@@ -15,12 +14,15 @@ import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
+from json import JSONEncoder
 from typing import Any, TextIO
 
+import msgspec
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 from typing_extensions import override
 
+from infra.clock import SystemClock
 from infra.redaction import redacted, suspicious
 from runtime.logger import settled
 from runtime.ports import Job
@@ -38,6 +40,13 @@ _SECRET_KEY = re.compile(
     r"(?:^|[_.\- ])(?:api[_\-]?key|apikey|authorization|passwd|password|passphrase|secret|token|credential|cookie)s?$",
     re.IGNORECASE,
 )
+_CLOCK = SystemClock()
+_ENCODER = msgspec.json.Encoder(enc_hook=str)
+_THOROUGH_ENCODER = JSONEncoder(ensure_ascii=False, default=str, separators=(",", ":"))
+#: names of what lines have said that are no names of secrets, and how many are remembered
+_NAMED_NO_SECRET: set[str] = set()
+_NAMES = 1024
+_PLAIN = frozenset({str, int, float, bool, type(None)})
 #: counts of tokens are no tokens
 _COUNTED = re.compile(r"(?:^|_)(?:max_|prompt_|completion_|cached_|total_)?tokens$", re.IGNORECASE)
 
@@ -103,7 +112,7 @@ def _processors(constants: Mapping[str, str]) -> list[Processor]:
     return [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        _add_time,
         _add_logger,
         add_constants,
         _spell_out_exception,
@@ -113,9 +122,13 @@ def _processors(constants: Mapping[str, str]) -> list[Processor]:
 
 def _renderers(as_json: bool) -> list[Processor]:
     if as_json:
-        written = json_format.JSONEncoder(ensure_ascii=False, default=str).encode
-        return [structlog.processors.JSONRenderer(lambda line, **_: written(line))]
+        return [_as_json]
     return [structlog.dev.ConsoleRenderer(colors=True, pad_event_to=32, sort_keys=False)]
+
+
+def _add_time(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+    event["timestamp"] = _CLOCK.utc()
+    return event
 
 
 def _add_logger(logger: Any, _: str, event: EventDict) -> EventDict:
@@ -138,6 +151,8 @@ def _spell_out_exception(_: WrappedLogger, __: str, event: EventDict) -> EventDi
 
 
 def _keep_secrets_and_bodies_out(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+    if _harmless(event):
+        return event
     # Most lines hold names and numbers of ours only: one look at all of their texts together says so.
     short = [value for value in event.values() if type(value) is str and len(value) <= BODY_CHARS]
     harmless = not suspicious("\n".join(short))
@@ -147,6 +162,15 @@ def _keep_secrets_and_bodies_out(_: WrappedLogger, __: str, event: EventDict) ->
         else _presentable(key, value, depth=0)
         for key, value in event.items()
     }
+
+
+def _harmless(event: EventDict) -> bool:
+    """Whether every value is plain, short and no secret by its form, and every key is known to name none."""
+    if not (_NAMED_NO_SECRET.issuperset(event) and _PLAIN.issuperset(map(type, event.values()))):
+        _NAMED_NO_SECRET.update([key for key in event if len(_NAMED_NO_SECRET) < _NAMES and not _is_secret(key)])
+        return False
+    text = "\n".join([value for value in event.values() if type(value) is str])
+    return len(text) <= BODY_CHARS and not suspicious(text)
 
 
 def _presentable(key: str, value: Any, depth: int) -> Any:
@@ -176,6 +200,13 @@ def _short(text: str) -> str:
     if len(text) > BODY_CHARS:
         return f"<{len(text)} characters, sha256 {hashlib.sha256(text.encode(errors='replace')).hexdigest()[:12]}>"
     return redacted(text)
+
+
+def _as_json(_: WrappedLogger, __: str, event: EventDict) -> str:
+    try:
+        return _ENCODER.encode(event).decode()
+    except (ValueError, OverflowError, TypeError):  # a lone surrogate, a number of more than 64 bits
+        return _THOROUGH_ENCODER.encode(event)
 
 
 class _Line:
