@@ -6,7 +6,7 @@ server; `users.lock` is shared by all who use it; `server.lock` is held by the s
 
 import fcntl
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -39,14 +39,17 @@ class ServerLocks:
             raise BadInput(f"{self._folder} cannot be written ({reason}); name a home with CHIME_HOME") from error
 
     @contextmanager
-    def alone(self, wait_s: float = _LOCK_S) -> Iterator[None]:
+    def alone(self, go_on: Callable[[], None] = lambda: None) -> Iterator[None]:
         """Nobody else starts or stops the server meanwhile.
 
+        Args:
+            go_on: asked while somebody else does; raises where nobody waits any more.
+
         Raises:
-            Unreachable: somebody else has been at it for `wait_s` seconds.
+            Unreachable: somebody else has been at it for a minute and a half.
         """
         with (self._folder / "start.lock").open("ab") as lock:
-            deadline = time.monotonic() + wait_s
+            deadline = time.monotonic() + _LOCK_S
             while True:
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -55,8 +58,9 @@ class ServerLocks:
                     if time.monotonic() > deadline:
                         raise Unreachable(
                             f"another chime has been starting or stopping the server of {self._folder} for "
-                            f"{wait_s:.0f} s; end it, then try again"
+                            f"{_LOCK_S:.0f} s; end it, then try again"
                         ) from None
+                    go_on()
                     time.sleep(_POLL_S)
             yield
 

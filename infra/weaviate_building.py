@@ -15,12 +15,14 @@ import signal
 import subprocess
 import tarfile
 import threading
+import time
 import urllib.error
 import urllib.request
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -40,7 +42,18 @@ _TELL_S = 30.0
 #: how long the server of the releases may be silent, seconds
 _SILENT_S = 30.0
 
-Progress = Callable[[str], None]
+#: how often whoever waits is asked whether it still does, seconds
+_ASK_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Waiter:
+    """Whoever waits for a server, which may take minutes."""
+
+    #: gets a line at each step that takes long
+    tell: Callable[[str], None]
+    #: asked again and again; raises where nobody waits any more
+    go_on: Callable[[], None] = lambda: None
 
 
 class Missing(Exception):
@@ -76,12 +89,12 @@ def go_version() -> tuple[str, str]:
     return go, asked.stdout.strip().removeprefix("go")
 
 
-def build(tools: Path, progress: Progress, check: Callable[[Path], None]) -> Path:
+def build(tools: Path, waiter: Waiter, check: Callable[[Path], None]) -> Path:
     """Build the server with Go; some three minutes on two cores, once. Module and build caches are removed after it.
 
     Args:
         tools: the tool cache.
-        progress: gets a line at the beginning, every half minute and at the end.
+        waiter: gets a line at the beginning, every half minute and at the end.
         check: looks at the program before it is put in its place; raises what is wrong.
 
     Raises:
@@ -90,14 +103,14 @@ def build(tools: Path, progress: Progress, check: Callable[[Path], None]) -> Pat
     go, version = go_version()
 
     def make(work: Path, lock: int) -> Path:
-        progress(f"building Weaviate {VERSION} with go {version}: some minutes, once")
-        _compile([go, "install", "-trimpath", "-modcacherw", "-ldflags", "-s -w", MODULE], work, lock, progress)
+        waiter.tell(f"building Weaviate {VERSION} with go {version}: some minutes, once")
+        _compile([go, "install", "-trimpath", "-modcacherw", "-ldflags", "-s -w", MODULE], work, lock, waiter)
         return work / "bin" / "weaviate-server"
 
-    return _made(tools, BUILD_SPACE, make, progress, check)
+    return _made(tools, BUILD_SPACE, make, waiter, check)
 
 
-def _compile(command: list[str], work: Path, lock: int, progress: Progress) -> None:
+def _compile(command: list[str], work: Path, lock: int, waiter: Waiter) -> None:
     """Run go in a group of its own, all its caches in `work`; it keeps the lock if we are killed."""
     folders = {name: work / name.lower() for name in ("GOMODCACHE", "GOCACHE", "GOTMPDIR", "GOPATH")}
     for folder in folders.values():
@@ -105,24 +118,52 @@ def _compile(command: list[str], work: Path, lock: int, progress: Progress) -> N
     theirs = {name: value for name, value in os.environ.items() if name not in ("GOOS", "GOARCH", "GOWORK", "GOEXE")}
     environment = theirs | {name: str(folder) for name, folder in folders.items()}
     environment |= {"GOBIN": str(work / "bin"), "CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOWORK": "off"}
+    with _told(waiter, f"still building Weaviate {VERSION}"):
+        code, said = run_watched(command, waiter, environment=environment, folder=work, keep=(lock,))
+    if code != 0:
+        raise Missing(f"go install fails: {said or f'exit code {code}'}")
+
+
+def run_watched(
+    command: list[str],
+    waiter: Waiter,
+    *,
+    environment: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+    keep: tuple[int, ...] = (),
+) -> tuple[int, str]:
+    """Run a program that takes minutes, in a group of its own, which is killed where nobody waits any more.
+
+    Returns:
+        its exit code, and the line that tells why: the last one but lines about downloads.
+    """
     lines: list[str] = []
-    with subprocess.Popen(  # noqa: S603 - go, found on PATH, with arguments of ours
+    with subprocess.Popen(  # noqa: S603 - a program found on PATH, with arguments of ours
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True,
-        errors="replace", env=environment, cwd=work, pass_fds=(lock,), start_new_session=True,
-    ) as process, _told(progress, f"still building Weaviate {VERSION}"):  # fmt: skip
+        errors="replace", env=environment, cwd=folder, pass_fds=keep, start_new_session=True,
+    ) as process:  # fmt: skip
+        reader = threading.Thread(target=_read, args=(process.stdout, lines))
+        reader.start()
         try:
-            for line in process.stdout or ():
-                lines.append(line.rstrip())
-                del lines[:-200]
+            while reader.is_alive():
+                waiter.go_on()
+                reader.join(_ASK_S)
         except BaseException:
             os.killpg(process.pid, signal.SIGKILL)
+            reader.join()
             raise
-    if process.returncode != 0:
-        raise Missing(f"go install fails: {_telling(lines) or f'exit code {process.returncode}'}")
+    return process.returncode, _telling(lines)
+
+
+def _read(output: IO[str] | None, lines: list[str]) -> None:
+    """The last lines that a program prints, until it ends."""
+    for line in output or ():
+        lines.append(line.rstrip())
+        del lines[:-200]
 
 
 @contextmanager
-def _told(progress: Progress, what: str) -> Iterator[None]:
+def _told(waiter: Waiter, what: str) -> Iterator[None]:
     """Say `what` every half minute while the body runs."""
     ended = threading.Event()
 
@@ -130,7 +171,7 @@ def _told(progress: Progress, what: str) -> Iterator[None]:
         seconds = 0.0
         while not ended.wait(_TELL_S):
             seconds += _TELL_S
-            progress(f"{what}: {seconds:.0f} s")
+            waiter.tell(f"{what}: {seconds:.0f} s")
 
     thread = threading.Thread(target=tell, daemon=True)
     thread.start()
@@ -162,12 +203,12 @@ def archive_name() -> str:
     return f"weaviate-v{VERSION}-linux-{machine}.tar.gz"
 
 
-def fetch(tools: Path, progress: Progress, check: Callable[[Path], None], releases: str = RELEASES) -> Path:
+def fetch(tools: Path, waiter: Waiter, check: Callable[[Path], None], releases: str = RELEASES) -> Path:
     """Fetch the released program, the one that the client library's embedded mode runs; some 70 MB, once.
 
     Args:
         tools: the tool cache.
-        progress: gets a line at the beginning and every half minute.
+        waiter: gets a line at the beginning and every half minute.
         check: as for `build`.
         releases: where the archive and its SHA-256 are.
 
@@ -182,10 +223,10 @@ def fetch(tools: Path, progress: Progress, check: Callable[[Path], None], releas
             wanted = _opened(f"{releases}/{name}.sha256").decode("ascii", "replace").split()
             if not wanted or not re.fullmatch(r"[0-9a-f]{64}", wanted[0]):
                 raise Missing(f"{name}.sha256 holds no SHA-256")
-            progress(f"fetching {name}")
+            waiter.tell(f"fetching {name}")
             archive = work / name
-            with _told(progress, f"still fetching {name}"), archive.open("wb") as file:
-                found = _copied(f"{releases}/{name}", file)
+            with _told(waiter, f"still fetching {name}"), archive.open("wb") as file:
+                found = _copied(f"{releases}/{name}", file, waiter)
         except urllib.error.HTTPError as error:
             with error:
                 raise Missing(f"{error.url} answers {error.code}") from None
@@ -195,7 +236,7 @@ def fetch(tools: Path, progress: Progress, check: Callable[[Path], None], releas
             raise Missing(f"{name} is not what its SHA-256 says")
         return _unpacked(archive, work)
 
-    return _made(tools, _FETCH_SPACE, make, progress, check)
+    return _made(tools, _FETCH_SPACE, make, waiter, check)
 
 
 def _opened(url: str) -> bytes:
@@ -204,11 +245,12 @@ def _opened(url: str) -> bytes:
         return body
 
 
-def _copied(url: str, file: IO[bytes]) -> str:
+def _copied(url: str, file: IO[bytes], waiter: Waiter) -> str:
     """The SHA-256 of what was written."""
     digest = hashlib.sha256()
     with urllib.request.urlopen(url, timeout=_SILENT_S) as answer:  # noqa: S310 - https, a constant of ours
         while chunk := answer.read(1 << 20):
+            waiter.go_on()
             file.write(chunk)
             digest.update(chunk)
     return digest.hexdigest()
@@ -239,14 +281,14 @@ def _unpacked(archive: Path, work: Path) -> Path:
 
 
 def _made(
-    tools: Path, space: int, make: Callable[[Path, int], Path], progress: Progress, check: Callable[[Path], None]
+    tools: Path, space: int, make: Callable[[Path, int], Path], waiter: Waiter, check: Callable[[Path], None]
 ) -> Path:
     """The program in its place: put there by us, or by whoever was at it when we came."""
     place = cached(tools)
     work = tools / f".weaviate-{VERSION}"
     try:
         tools.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with _alone(tools / ".weaviate.lock", progress) as lock:
+        with _alone(tools / ".weaviate.lock", waiter) as lock:
             if place.exists():
                 return place
             if (free := shutil.disk_usage(tools).free) < space:
@@ -263,17 +305,23 @@ def _made(
                 shutil.rmtree(work, ignore_errors=True)
     except OSError as error:
         raise Missing(f"{tools} cannot be written ({error.strerror or error})") from error
-    progress(f"Weaviate {VERSION} is at {place}")
+    waiter.tell(f"Weaviate {VERSION} is at {place}")
     return place
 
 
 @contextmanager
-def _alone(path: Path, progress: Progress) -> Iterator[int]:
+def _alone(path: Path, waiter: Waiter) -> Iterator[int]:
     """Hold the lock file, whose descriptor is given; says so when somebody else does."""
     with path.open("ab") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            progress(f"waiting for another process that builds or fetches Weaviate {VERSION}")
-            fcntl.flock(file, fcntl.LOCK_EX)
+        said = False
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if not said:
+                    waiter.tell(f"waiting for another process that builds or fetches Weaviate {VERSION}")
+                said = True
+                waiter.go_on()
+                time.sleep(_ASK_S)
         yield file.fileno()

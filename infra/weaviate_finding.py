@@ -9,13 +9,24 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from events.errors import Unreachable
 from infra.process_identity import identity_of
 from infra.server_locks import ServerLocks
 from infra.weaviate_asking import version_of
-from infra.weaviate_building import BUILD_SPACE, Missing, Progress, archive_name, build, cached, fetch, go_version
+from infra.weaviate_building import (
+    BUILD_SPACE,
+    Missing,
+    Waiter,
+    archive_name,
+    build,
+    cached,
+    fetch,
+    go_version,
+    run_watched,
+)
 from infra.weaviate_process import VERSION, free_ports, last_words, launch, settings
 
 IMAGE = f"cr.weaviate.io/semitechnologies/weaviate:{VERSION}"
@@ -60,29 +71,29 @@ class Way:
 class _Source:
     name: str
     #: the program; builds, fetches or pulls it. Raises Missing
-    program: Callable[[Path, Progress], Program]
+    program: Callable[[Path, Waiter], Program]
     #: what `program` would do, at no cost. Raises Missing
     outlook: Callable[[Path], str]
 
 
-def programs(tools: Path, progress: Progress, misses: list[str]) -> Iterator[Program]:
+def programs(tools: Path, waiter: Waiter, misses: list[str]) -> Iterator[Program]:
     """Each program that there is, in order, found, built or fetched only once it is asked for.
 
     Args:
         tools: the tool cache.
-        progress: gets lines while something is built or fetched.
+        waiter: gets lines while something is built or fetched.
         misses: gets a line for each way that leads nowhere.
     """
     for source in _SOURCES:
         try:
-            yield source.program(tools, progress)
+            yield source.program(tools, waiter)
         except Missing as reason:
             misses.append(f"{source.name}: {reason}")
 
 
-def provided(tools: Path, progress: Progress, misses: list[str]) -> Program | None:
+def provided(tools: Path, waiter: Waiter, misses: list[str]) -> Program | None:
     """The first program that there is, as `programs`; None where no way leads to one."""
-    return next(programs(tools, progress, misses), None)
+    return next(programs(tools, waiter, misses), None)
 
 
 def ways(tools: Path) -> list[Way]:
@@ -96,9 +107,9 @@ def ways(tools: Path) -> list[Way]:
     return found
 
 
-def _on_path(tools: Path, progress: Progress) -> Program:
+def _on_path(tools: Path, waiter: Waiter) -> Program:
     path = Path(_which("weaviate-server"))
-    version = _probed(path, tools, progress)
+    version = _probed(path, tools, waiter)
     if version != VERSION:
         raise Missing(f"{path} is version {version}, not {VERSION}")
     return Program(str(path), "PATH")
@@ -112,8 +123,8 @@ def _path_outlook(tools: Path) -> str:
     return f"{path}, " + (f"version {known}" if known else "to be asked for its version")
 
 
-def _in_cache(tools: Path, progress: Progress) -> Program:
-    del progress
+def _in_cache(tools: Path, waiter: Waiter) -> Program:
+    del waiter
     path = Path(_cache_outlook(tools))
     return Program(str(path), "tool cache")
 
@@ -127,9 +138,9 @@ def _cache_outlook(tools: Path) -> str:
     return str(path)
 
 
-def _built(tools: Path, progress: Progress) -> Program:
+def _built(tools: Path, waiter: Waiter) -> Program:
     _assert_not_cached(tools)
-    return Program(str(build(tools, progress, _check)), "go install")
+    return Program(str(build(tools, waiter, partial(_check, waiter))), "go install")
 
 
 def _go_outlook(tools: Path) -> str:
@@ -140,9 +151,9 @@ def _go_outlook(tools: Path) -> str:
     return f"go {version} builds it, some minutes, once"
 
 
-def _fetched(tools: Path, progress: Progress) -> Program:
+def _fetched(tools: Path, waiter: Waiter) -> Program:
     _assert_not_cached(tools)
-    return Program(str(fetch(tools, progress, _check)), "release")
+    return Program(str(fetch(tools, waiter, partial(_check, waiter))), "release")
 
 
 def _assert_not_cached(tools: Path) -> None:
@@ -156,14 +167,14 @@ def _fetch_outlook(tools: Path) -> str:
     return f"{archive_name()} from github.com, once"
 
 
-def _image(tools: Path, progress: Progress) -> Program:
+def _image(tools: Path, waiter: Waiter) -> Program:
     del tools
     docker = _engine()
     if subprocess.run([docker, "image", "inspect", IMAGE], capture_output=True, check=False).returncode != 0:  # noqa: S603 - found on PATH
-        progress(f"pulling {IMAGE}")
-        pulled = subprocess.run([docker, "pull", "--quiet", IMAGE], capture_output=True, text=True, check=False)  # noqa: S603 - found on PATH
-        if pulled.returncode != 0:
-            raise Missing(f"docker pull fails: {_last(pulled.stderr)}")
+        waiter.tell(f"pulling {IMAGE}")
+        code, said = run_watched([docker, "pull", "--quiet", IMAGE], waiter)
+        if code != 0:
+            raise Missing(f"docker pull fails: {said}")
     return Program(docker, "docker", image=IMAGE)
 
 
@@ -194,27 +205,22 @@ def _which(name: str) -> str:
     return path
 
 
-def _last(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1][:300] if lines else "it prints nothing"
-
-
-def _check(path: Path) -> None:
+def _check(waiter: Waiter, path: Path) -> None:
     """Start what was built or fetched once, before it is put in its place."""
-    version = version_by_trial(path)
+    version = version_by_trial(path, waiter)
     if version != VERSION:
         raise Missing(f"it says that it is version {version}, not {VERSION}")
 
 
-def _probed(path: Path, tools: Path, progress: Progress) -> str:
+def _probed(path: Path, tools: Path, waiter: Waiter) -> str:
     """The version of a program, by starting it once on an empty folder; remembered for as long as it is the same file.
 
     Never on the home's data: a newer version would change them so that this one reads them no more.
     """
     if (known := _remembered(path, tools)) is not None:
         return known
-    progress(f"asking {path} for its version")
-    version = version_by_trial(path)
+    waiter.tell(f"asking {path} for its version")
+    version = version_by_trial(path, waiter)
     try:
         tools.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft = tools / f".probed.{os.getpid()}"
@@ -238,15 +244,15 @@ def _facts(path: Path) -> list[str | int]:
     return [str(path.resolve()), there.st_ino, there.st_size, there.st_mtime_ns]
 
 
-def sound(program: Program) -> bool:
+def sound(program: Program, waiter: Waiter) -> bool:
     """Whether a program that did not start elsewhere does so in an empty folder."""
     try:
-        return not program.image and version_by_trial(Path(program.path)) == VERSION
+        return not program.image and version_by_trial(Path(program.path), waiter) == VERSION
     except Missing:
         return False
 
 
-def version_by_trial(path: Path) -> str:
+def version_by_trial(path: Path, waiter: Waiter) -> str:
     """The version that a server program says once it is up, in a folder of its own that is removed again.
 
     Raises:
@@ -269,6 +275,7 @@ def version_by_trial(path: Path) -> str:
         try:
             deadline = time.monotonic() + PROBE_S
             while locks.held and time.monotonic() < deadline:
+                waiter.go_on()
                 try:
                     return version_of(ports.address(key).http_url, key)
                 except OSError:

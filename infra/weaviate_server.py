@@ -11,12 +11,13 @@ import signal
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Literal
 
 import anyio
+import anyio.from_thread
 import anyio.to_thread
 import msgspec
 from typing_extensions import override
@@ -26,6 +27,7 @@ from infra.process_identity import ProcessIdentity, identity_of
 from infra.server_locks import ServerLocks
 from infra.weaviate_address import WeaviateAddress
 from infra.weaviate_asking import asked
+from infra.weaviate_building import Waiter
 from infra.weaviate_finding import ADVICE, Program, Way, programs, provided, sound, ways
 from infra.weaviate_launching import launch_of, namespace, remove_container
 from infra.weaviate_process import VERSION, Ports, free_ports, last_words, launch, pid_in
@@ -57,6 +59,8 @@ class Start:
     tools: Path | None = None
     #: gets a line at each step that takes long, and one that says what was chosen
     progress: Callable[[str], None] = silent
+    #: asked again and again while something takes long; raises where nobody waits any more
+    go_on: Callable[[], None] = lambda: None
     #: in a network namespace of its own, so that no other machine reaches any port; None = as it was started before
     isolated: bool | None = None
     #: settings of the server beside and over ours
@@ -135,7 +139,7 @@ async def weaviate_server(home: Path, start: Start | None = None) -> AsyncIterat
         Unreachable: no way leads to a server, or it does not start; says what to do.
         BadInput: the home cannot be written.
     """
-    using = _Use(home, start or Start())
+    using = _Use(home, replace(start or Start(), go_on=anyio.from_thread.check_cancelled))
     server = await anyio.to_thread.run_sync(using.begin)
     try:
         yield server.address
@@ -209,11 +213,12 @@ class _Use:
         self._home, self._folder, self._how = home, folder_of(home), start
         self._tools = start.tools or home.resolve() / "tools"
         self._locks = ServerLocks(self._folder)
+        self._waiter = Waiter(start.progress, start.go_on)
         self._users: IO[bytes] | None = None
 
     def begin(self) -> Running:
         self._prepare()
-        with self._locks.alone():
+        with self._locks.alone(self._waiter.go_on):
             self._unforbid()
             self._users = self._locks.use()
             try:
@@ -236,7 +241,7 @@ class _Use:
 
     def keep(self) -> tuple[Running, bool]:
         self._prepare()
-        with self._locks.alone():
+        with self._locks.alone(self._waiter.go_on):
             self._unforbid()
             one, begun = self._found()
             if self._how.isolated and not one.isolated:
@@ -284,7 +289,7 @@ class _Use:
         """Have the folder, and a program where one is needed: building one takes longer than a lock may be held."""
         self._locks.prepare()
         if not self._locks.held:
-            provided(self._tools, self._how.progress, [])
+            provided(self._tools, self._waiter, [])
 
     @property
     def _forbidden(self) -> Path:
@@ -306,6 +311,7 @@ class _Use:
         """The server that holds the data but was silent, once it answers; None where no server holds them."""
         deadline = time.monotonic() + SILENT_S
         while self._locks.held:
+            self._waiter.go_on()
             if (one := running(self._home)) is not None:
                 return one
             if time.monotonic() > deadline:
@@ -325,12 +331,12 @@ class _Use:
         if self._isolated(before):
             namespace()  # said before anything is built for it
         misses: list[str] = []
-        for program in programs(self._tools, self._how.progress, misses):
+        for program in programs(self._tools, self._waiter, misses):
             one = self._started(program, before, misses)
             if one is not None:
                 self._say(one, program)
                 return one
-            if self._locks.held or sound(program):
+            if self._locks.held or sound(program, self._waiter):
                 # Another one would meet the same: a folder that is full or cannot be written, files it cannot read.
                 raise Unreachable(f"no Weaviate starts on {self._folder}: {misses[-1]}")
         if before is None:
@@ -402,6 +408,7 @@ class _Use:
         deadline = time.monotonic() + START_S
         try:
             while self._locks.held and time.monotonic() < deadline:
+                self._waiter.go_on()
                 version = asked(one.address)
                 if version is not None:
                     return msgspec.structs.replace(one, process=process, version=version)

@@ -19,7 +19,7 @@ import pytest
 from weaviate_servers import ROOT, until
 
 from infra import weaviate_building as module
-from infra.weaviate_building import MODULE, Missing, archive_name, build, cached, fetch, go_version
+from infra.weaviate_building import MODULE, Missing, Waiter, archive_name, build, cached, fetch, go_version
 from infra.weaviate_server import silent
 
 #: builds a little program in a moment, as `go install` does; writes what it was asked into the file beside it
@@ -72,7 +72,7 @@ def test_it_is_built_as_its_makers_build_it(tools: Path, go: Callable[[str], Pat
     """The pinned module, without C, stripped, by this very Go; all caches inside the tool cache, and gone after it."""
     folder = go(MADE)
     lines: list[str] = []
-    assert build(tools, lines.append, accepted) == cached(tools)
+    assert build(tools, Waiter(lines.append), accepted) == cached(tools)
     assert left(tools) == ["weaviate-1.39.0", "weaviate-1.39.0/weaviate-server"]
     asked = (folder / "asked").read_text().strip()
     assert asked == f"install -trimpath -modcacherw -ldflags -s -w {MODULE}"
@@ -81,7 +81,7 @@ def test_it_is_built_as_its_makers_build_it(tools: Path, go: Callable[[str], Pat
     assert all(one.startswith(f"{tools}/") for one in folders)
     assert len(lines) == 2
     assert "go 1.26.8" in lines[0]
-    assert build(tools, lines.append, accepted) == cached(tools)
+    assert build(tools, Waiter(lines.append), accepted) == cached(tools)
     assert (folder / "asked").read_text().count("install") == 1
 
 
@@ -89,11 +89,11 @@ def test_a_build_that_fails_leaves_nothing(tools: Path, go: Callable[[str], Path
     """Its last line says why; what it has downloaded is removed."""
     go('touch "$GOMODCACHE/x"\necho "go: example.org/module@v1.2.3: dial tcp: no route" >&2\nexit 1\n')
     with pytest.raises(Missing, match=r"^go install fails: go: example.org/module@v1.2.3: dial tcp: no route$"):
-        build(tools, silent, accepted)
+        build(tools, Waiter(silent), accepted)
     assert left(tools) == []
     go("kill -9 $$\n")
     with pytest.raises(Missing, match="go install fails: exit code -9"):
-        build(tools, silent, accepted)
+        build(tools, Waiter(silent), accepted)
     assert left(tools) == []
 
 
@@ -105,7 +105,7 @@ def test_a_program_that_is_refused_is_not_kept(tools: Path, go: Callable[[str], 
         raise Missing(f"{path.name} is not what was asked for")
 
     with pytest.raises(Missing, match="is not what was asked for"):
-        build(tools, silent, refused)
+        build(tools, Waiter(silent), refused)
     assert left(tools) == []
 
 
@@ -121,7 +121,7 @@ def test_an_interrupted_build_leaves_nothing(
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
-        build(tools, interrupt, accepted)
+        build(tools, Waiter(interrupt), accepted)
     group = int((folder / "pid").read_text())
     until(lambda: not _group_lives(group))
     assert left(tools) == []
@@ -142,8 +142,8 @@ def _group_lives(group: int) -> bool:
 BUILDER = """
 import sys
 from pathlib import Path
-from infra.weaviate_building import build
-print(build(Path(sys.argv[1]), lambda line: print(line, flush=True), lambda path: None), flush=True)
+from infra.weaviate_building import Waiter, build
+print(build(Path(sys.argv[1]), Waiter(lambda line: print(line, flush=True)), lambda path: None), flush=True)
 """
 
 
@@ -201,7 +201,7 @@ def test_a_go_that_will_not_do(script: str, told: str, tools: Path, go: Callable
     """Too old, or not working: nothing is begun."""
     go(f"{script}\n", "#!/bin/sh\n")
     with pytest.raises(Missing, match=told):
-        build(tools, silent, accepted)
+        build(tools, Waiter(silent), accepted)
     assert not tools.exists()
 
 
@@ -219,7 +219,7 @@ def test_no_room_is_told_before_it_begins(
     folder = go(MADE)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10 << 30, 9 << 30, 1 << 30))  # type: ignore[attr-defined]
     with pytest.raises(Missing, match=r"has 1024 MiB free, 6144 are needed"):
-        build(tools, silent, accepted)
+        build(tools, Waiter(silent), accepted)
     assert not (folder / "asked").exists()
 
 
@@ -228,7 +228,7 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path, go: Callable[[str], Path
     go(MADE)
     (tmp_path / "tools").touch()
     with pytest.raises(Missing, match=r"tools cannot be written \(File exists\)"):
-        build(tmp_path / "tools", silent, accepted)
+        build(tmp_path / "tools", Waiter(silent), accepted)
 
 
 @pytest.fixture
@@ -280,7 +280,7 @@ def test_a_release_is_fetched(
     assert name == {"Linux": "weaviate-v1.39.0-linux-arm64.tar.gz", "Darwin": "weaviate-v1.39.0-darwin-all.zip"}[system]
     body = packed({"README.md": b"read", "../../evil": b"x", "weaviate": PROGRAM}, folder / name)
     (folder / f"{name}.sha256").write_text(hashlib.sha256(body).hexdigest() + "\n")
-    assert fetch(tools, silent, accepted, url) == cached(tools)
+    assert fetch(tools, Waiter(silent), accepted, url) == cached(tools)
     assert cached(tools).read_bytes() == PROGRAM
     assert left(tools) == ["weaviate-1.39.0", "weaviate-1.39.0/weaviate-server"]
 
@@ -311,7 +311,7 @@ def test_a_release_that_is_not_right(
         text = hashlib.sha256(body).hexdigest() if digest == "right" else digest
         (folder / f"{name}.sha256").write_text(f"{text}\n")
     with pytest.raises(Missing, match=told) as caught:
-        fetch(tools, silent, accepted, url)
+        fetch(tools, Waiter(silent), accepted, url)
     assert "\n" not in str(caught.value)
     assert left(tools) == []
 
@@ -321,8 +321,8 @@ def test_releases_that_cannot_be_reached(tools: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("platform.system", lambda: "Linux")
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     with pytest.raises(Missing, match=r"http://127.0.0.1:9: .*refused"):
-        fetch(tools, silent, accepted, "http://127.0.0.1:9")
+        fetch(tools, Waiter(silent), accepted, "http://127.0.0.1:9")
     assert left(tools) == []
     monkeypatch.setattr("platform.machine", lambda: "riscv64")
     with pytest.raises(Missing, match="there is none for linux on riscv64"):
-        fetch(tools, silent, accepted)
+        fetch(tools, Waiter(silent), accepted)

@@ -9,7 +9,7 @@ import pytest
 
 from events.errors import Unreachable
 from infra import weaviate_building, weaviate_finding
-from infra.weaviate_building import cached
+from infra.weaviate_building import Waiter, cached
 from infra.weaviate_finding import IMAGE, programs, provided, version_by_trial, ways
 from infra.weaviate_process import VERSION
 from infra.weaviate_server import Start, keep, silent, state_of
@@ -77,10 +77,10 @@ def test_the_machine_s_own_comes_first(tmp_path: Path, bare: Path, weaviate_tool
     cached(tools).parent.mkdir(parents=True)
     put(cached(tools).parent, "weaviate-server", "#!/bin/sh\nexit 1\n")
     lines: list[str] = []
-    first = provided(tools, lines.append, [])
+    first = provided(tools, Waiter(lines.append), [])
     assert first is not None
     assert (first.way, first.path, len(lines)) == ("PATH", str(bare / "weaviate-server"), 1)
-    assert provided(tools, lines.append, []) == first
+    assert provided(tools, Waiter(lines.append), []) == first
     assert len(lines) == 1
     assert [way.name for way in ways(tools) if way.open][:2] == ["PATH", "tool cache"]
 
@@ -96,10 +96,10 @@ def test_another_version_is_named_and_passed_over(tmp_path: Path, bare: Path, we
     misses: list[str] = []
     own = tmp_path / "tools"
     shutil.copytree(weaviate_tools / f"weaviate-{VERSION}", own / f"weaviate-{VERSION}", copy_function=os.link)
-    found = provided(own, silent, misses)
+    found = provided(own, Waiter(silent), misses)
     assert found is not None
     assert (found.way, misses) == ("tool cache", [f"PATH: {path} is version 1.36.5, not {VERSION}"])
-    assert provided(own, silent, []) == found
+    assert provided(own, Waiter(silent), []) == found
     places = starts.read_text().split()
     assert len(places) == 1
     assert not places[0].startswith(str(home))
@@ -109,7 +109,7 @@ def test_another_version_is_named_and_passed_over(tmp_path: Path, bare: Path, we
     assert alive(str(path)) == []
 
     put(bare, "weaviate-server", OTHER.format(python=sys.executable, starts=str(starts), version="1.38.12"))
-    provided(own, silent, misses)
+    provided(own, Waiter(silent), misses)
     assert misses[-1] == f"PATH: {path} is version 1.38.12, not {VERSION}"
 
 
@@ -129,7 +129,7 @@ def test_a_program_that_is_no_server(
     monkeypatch.setattr(weaviate_finding, "PROBE_S", 1.0)
     path = put(bare, "weaviate-server", f"#!/bin/sh\n{script}\n")
     misses: list[str] = []
-    assert provided(tmp_path / "tools", silent, misses) is None
+    assert provided(tmp_path / "tools", Waiter(silent), misses) is None
     assert misses[0].startswith(f"PATH: {path} {told}")
     assert [line.split(":")[0] for line in misses] == ["PATH", "tool cache", "go install", "release", "docker"]
     assert alive(str(path)) == []
@@ -165,7 +165,7 @@ def test_a_cached_program_that_does_not_run_gives_way(tmp_path: Path, bare: Path
     assert "\n" not in str(caught.value)
     cached(home / "tools").chmod(0o644)
     misses: list[str] = []
-    list(programs(home / "tools", silent, misses))
+    list(programs(home / "tools", Waiter(silent), misses))
     assert misses[1] == f"tool cache: {cached(home / 'tools')} is not executable"
 
 
@@ -182,7 +182,7 @@ def test_a_container_engine_that_is_not_there(script: str, told: str, tmp_path: 
     """Its client is, its engine or the image is not."""
     put(bare, "docker", f"#!/bin/sh\n{script}\n")
     misses: list[str] = []
-    assert provided(tmp_path / "tools", silent, misses) is None
+    assert provided(tmp_path / "tools", Waiter(silent), misses) is None
     assert misses[-1] == told
 
 
@@ -215,6 +215,6 @@ def test_a_trial_leaves_nothing(weaviate_tools: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     link = tmp_path / "weaviate-on-trial"
     link.symlink_to(cached(weaviate_tools))
-    assert version_by_trial(link) == VERSION
+    assert version_by_trial(link, Waiter(silent)) == VERSION
     assert [one.name for one in tmp_path.iterdir()] == ["weaviate-on-trial"]
     assert alive("weaviate-on-trial") == []

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
+import anyio.from_thread
 import pytest
 from weaviate_servers import ROOT, OwnWeaviate, until
 
@@ -342,6 +343,28 @@ def test_a_cancelled_user_still_leaves(home: Path, how: Start) -> None:
                 await anyio.sleep(60)
 
     anyio.run(use)
+    assert state_of(home) == "stopped"
+
+
+def test_one_who_is_cancelled_while_it_starts_leaves_nothing(
+    home: Path, how: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits for the server any more: it is ended before it is ready."""
+    asks: list[WeaviateAddress] = []
+
+    async def use() -> None:
+        with anyio.CancelScope() as scope:
+
+            def cancelled(address: WeaviateAddress) -> None:
+                asks.append(address)
+                anyio.from_thread.run_sync(scope.cancel)
+
+            monkeypatch.setattr(module, "asked", cancelled)
+            async with weaviate_server(home, how):
+                pytest.fail("it was never ready")
+
+    anyio.run(use)
+    assert len(asks) == 1
     assert state_of(home) == "stopped"
 
 

@@ -9,6 +9,7 @@ import click
 from events.errors import Unreachable
 from infra.process_identity import resident_bytes
 from infra.weaviate_asking import answering
+from infra.weaviate_building import Waiter
 from infra.weaviate_finding import ADVICE, Way, provided, ways
 from infra.weaviate_process import VERSION
 from infra.weaviate_server import Running, Start, after, folder_of, keep, named, running, state_of, stop
@@ -62,7 +63,7 @@ def install(invocation: Invocation, service: str) -> None:
     quiet_logs(invocation.configuration.log)
     tools = invocation.home() / "tools"
     misses: list[str] = []
-    program = provided(tools, invocation.output.note, misses)
+    program = provided(tools, Waiter(invocation.output.note), misses)
     if program is None:
         raise Unreachable(f"no Weaviate {VERSION} to be had ({'; '.join(misses)}): {ADVICE}")
     invocation.output.data({"service": service, "version": VERSION, "way": program.way, "path": program.path})
