@@ -74,9 +74,9 @@ class Firing(Struct, frozen=True, kw_only=True):
     #: whether it is the run's own
     own: bool
     #: floor: pairs below it; margin: recalls whose order it changes; theta_merge: decisions that merge; novelty:
-    #: decisions that are not novel
+    #: decisions that are not novel; without a decision live items that would
     fired: int
-    #: pairs, recalls or decisions
+    #: pairs, recalls, decisions or items
     asked: int
     #: floor: recalls that find nothing; margin: recalls whose chosen items it changes
     recalls: int | None = None
@@ -199,11 +199,10 @@ class Calibrator:
             self._window.add(self._state.banks)
 
     def done(self) -> Calibration:
-        """What was counted. Without a decision, the nearest similarities are those among the live items."""
-        scenarios, experiences = self._scenarios, self._experiences
-        if not self._decisions:
-            scenarios, experiences = _nearest_in(self._state.banks)
+        """What was counted; call it once, at the end. Without a decision, live items are held against each other."""
         among: Among = "decisions" if self._decisions else "bank"
+        if not self._decisions:
+            self._look_into(self._state.banks)
         return Calibration(
             run=str(self._state.run),
             embedder=self._state.begun().embedder.fingerprint,
@@ -214,8 +213,8 @@ class Calibrator:
             thresholds={name: self._parameters.recorded()[name] for name in THRESHOLDS},
             histograms=[
                 self._queries.histogram("query_scenario", "recalls"),
-                scenarios.histogram("scenario_scenario", among),
-                experiences.histogram("experience_experience", among),
+                self._scenarios.histogram("scenario_scenario", among),
+                self._experiences.histogram("experience_experience", among),
             ],
             firings=[one.row() for rows in self._fired.values() for one in rows],
         )
@@ -263,18 +262,34 @@ class Calibrator:
     def _decide(self, stage: Stage, new: Experience, gone: Sequence[MemoryId]) -> None:
         banks = self._state.banks
         target = nearest(banks, (stage,), new, gone)
-        if target is not None:
-            self._scenarios.add(np.array([target.dot], dtype=np.int64))
+        top = banks.most_similar_experience((stage,), new.experience_vector.exact(), gone)
+        self._merged(target.dot if target is not None else None)
+        self._known(top)
+
+    def _merged(self, dot: int | None) -> None:
+        """A scenario, and the dot of the nearest one; None where there was none."""
+        self._scenarios.add(np.array([dot] if dot is not None else [], dtype=np.int64))
         for one in self._fired["theta_merge"]:
             one.asked += 1
-            one.fired += target is not None and merges(target.dot, one.parameters)
-        top = banks.most_similar_experience((stage,), new.experience_vector.exact(), gone)
-        if top is not None:
-            self._experiences.add(np.array([top], dtype=np.int64))
+            one.fired += dot is not None and merges(dot, one.parameters)
+
+    def _known(self, dot: int | None) -> None:
+        """An experience, and the dot of the nearest one; None where there was none."""
+        self._experiences.add(np.array([dot] if dot is not None else [], dtype=np.int64))
         for one in self._fired.get("novelty", ()):
             limit = 1 - one.parameters.novelty
             one.asked += 1
-            one.fired += top is not None and top * limit.denominator > limit.numerator * DOT_ONE
+            one.fired += dot is not None and dot * limit.denominator > limit.numerator * DOT_ONE
+
+    def _look_into(self, banks: Banks) -> None:
+        """Each live item against the others of its bank, where nothing was decided."""
+        for item in banks:
+            shelf = banks.shelf(item.bank)
+            top, at = shelf.scenarios.largest(banks.scenario_vector(item).exact(), [item.scenario_row])
+            self._merged(top if at else None)
+            for vector in banks.experience_vectors(item):
+                top, at = shelf.experiences.largest(vector.exact(), list(item.experience_rows))
+                self._known(top if at else None)
 
 
 def _least(threshold: Fraction) -> int:
@@ -292,18 +307,3 @@ def _decided_stages(operations: Sequence[Operation], diagnosed: Diagnosed) -> li
         for stage, one in zip(stages, contents, strict=False)
         if not (isinstance(one, Discarded) and one.reason != "not_novel")
     ]
-
-
-def _nearest_in(banks: Banks) -> tuple[_Counted, _Counted]:
-    """Each live item's scenario and experience, and the nearest one of another item of its bank."""
-    scenarios, experiences = _Counted(), _Counted()
-    for item in banks:
-        shelf = banks.shelf(item.bank)
-        top, at = shelf.scenarios.largest(banks.scenario_vector(item).exact(), [item.scenario_row])
-        if at:
-            scenarios.add(np.array([top], dtype=np.int64))
-        for vector in banks.experience_vectors(item):
-            top, at = shelf.experiences.largest(vector.exact(), list(item.experience_rows))
-            if at:
-                experiences.add(np.array([top], dtype=np.int64))
-    return scenarios, experiences

@@ -160,6 +160,8 @@ def test_a_run_without_decisions_shows_its_bank(made_run: Any) -> None:
     assert [one.among for one in found.histograms] == ["recalls", "bank", "bank"]
     assert [one.count for one in found.histograms[:2]] == [0, len(state.banks)]
     assert found.histograms[0].least is None
+    assert {(row.fired, row.asked) for row in of(found, "theta_merge").values()} == {(0, len(state.banks))}
+    assert all(row.asked == 0 for row in of(found, "floor").values())
     # The last item lies along the axis that the second one leans to.
     assert found.histograms[1].most == pytest.approx(1.02 / (1 + 1.02**2) ** 0.5, abs=1e-7)
 

@@ -76,6 +76,8 @@ async def _reembed(invocation: Invocation, run: str | None, at: str | None, new:
     ):
         origin = await recorded_head(source.log)
         _assert_other(source.log.run, origin, await embedder.identify())
+        if origin.started.prompts and source.blobs is None:  # said before minutes of embedding, not after them
+            raise BadInput("this export has no blobs beside it; export it with --with-blobs")
         target = run_id(new) if new else _named(source.log.run, settings.name)
         banks = await banks_at(source.log, version_at(at, await newest_version(source.log)))
         rows = thresholds(invocation.resolved, origin.started.config.policy.parameters)
@@ -203,20 +205,25 @@ def _draw(output: Output, found: Calibration) -> None:
     output.line("how often they fire; * = as the run has it")
     output.table(
         [Column("threshold"), Column("value", "right"), Column(""), Column("what", wide=True)],
-        [[one.threshold, one.value, "*" if one.own else "", _fires(one)] for one in found.firings],
+        [
+            [one.threshold, one.value, "*" if one.own else "", _fires(one, decided=found.decisions > 0)]
+            for one in found.firings
+            if one.asked
+        ],
+        empty="nothing was compared yet",
     )
     if found.unread_recalls:
         output.note(f"{found.unread_recalls} recalls of versions too far back were not counted")
 
 
-def _fires(one: Firing) -> str:
-    share = f" ({one.fired / one.asked:.0%})" if one.asked else ""
+def _fires(one: Firing, *, decided: bool) -> str:
+    share = f" ({one.fired / one.asked:.0%})"
     match one.threshold:
         case "floor":
             return f"{one.fired} of {one.asked} pairs are below{share}; {one.recalls} recalls find nothing"
         case "margin":
             return f"{one.fired} of {one.asked} recalls in another order{share}; {one.recalls} with other items chosen"
         case "novelty":
-            return f"{one.fired} of {one.asked} experiences are not novel{share}"
+            return f"{one.fired} of {one.asked} experiences {'are' if decided else 'would be'} not novel{share}"
         case _:
-            return f"{one.fired} of {one.asked} experiences merge{share}"
+            return f"{one.fired} of {one.asked} experiences {'merge' if decided else 'would merge'}{share}"
