@@ -6,7 +6,6 @@ behind is adopted by the next one. The server itself holds a third lock from sta
 ever started on its files, however long it is silent.
 """
 
-import fcntl
 import json
 import os
 import re
@@ -30,7 +29,8 @@ from redis.backoff import NoBackoff
 from redis.exceptions import BusyLoadingError, RedisError
 from redis.retry import Retry
 
-from events.errors import BadInput, Unreachable
+from events.errors import Unreachable
+from infra.server_locks import ServerLocks
 from runtime.logger import Logger
 
 _log = Logger("chime.redis")
@@ -43,8 +43,6 @@ _APPEAR_S = 5.0
 STOP_S = 30.0
 #: how long a server that holds the data may be silent before another command gives up, seconds
 _SILENT_S = 30.0
-#: how long another command may take to start or stop it, seconds
-_LOCK_S = 90.0
 _POLL_S = 0.02
 #: a unix socket's path, with its closing zero
 _SOCKET_PATH = 107
@@ -196,19 +194,13 @@ class _Use:
 
     def __init__(self, home: Path) -> None:
         self._folder = _folder(home.resolve())
+        self._locks = ServerLocks(self._folder)
         self._users: IO[bytes] | None = None
 
     def begin(self) -> Running:
-        try:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for name in ("start.lock", "users.lock"):
-                (self._folder / name).touch()
-        except OSError as error:
-            reason = error.strerror or str(error)
-            raise BadInput(f"{self._folder} cannot be written ({reason}); name a home with CHIME_HOME") from error
-        with self._alone():
-            self._users = (self._folder / "users.lock").open("ab")
-            fcntl.flock(self._users, fcntl.LOCK_SH)
+        self._locks.prepare()
+        with self._locks.alone():
+            self._users = self._locks.use()
             try:
                 return running(self._folder.parent) or self._awaited() or self._start()
             except BaseException:
@@ -216,7 +208,7 @@ class _Use:
                 raise
 
     def again(self) -> None:
-        with self._alone():
+        with self._locks.alone():
             if running(self._folder.parent) is None and self._awaited() is None:
                 _log.warning("server_started_again", folder=str(self._folder))
                 self._start()
@@ -225,30 +217,9 @@ class _Use:
         """Stop the server, if nobody else uses it."""
         if self._users is None:
             return
-        with self._alone(), self._users as users:
-            try:
-                fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return
-            self._stop()
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Nobody else starts or stops the server meanwhile."""
-        with (self._folder / "start.lock").open("ab") as lock:
-            deadline = time.monotonic() + _LOCK_S
-            while True:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() > deadline:
-                        raise Unreachable(
-                            f"another chime has been starting or stopping the server of {self._folder} for "
-                            f"{_LOCK_S:.0f} s; end it, then try again"
-                        ) from None
-                    time.sleep(_POLL_S)
-            yield
+        with self._locks.alone(), self._users as users:
+            if self._locks.last(users):
+                self._stop()
 
     def _awaited(self) -> Running | None:
         """The server that holds the data but was silent, once it answers; None where no server holds them.
@@ -257,7 +228,7 @@ class _Use:
         """
         deadline = time.monotonic() + _SILENT_S
         asked_to_end = False
-        while self._held():
+        while self._locks.held:
             if (one := running(self._folder.parent)) is not None:
                 return one
             named = _named(self._folder.parent)
@@ -276,15 +247,6 @@ class _Use:
             time.sleep(_POLL_S)
         return None
 
-    def _held(self) -> bool:
-        """Whether a server lives that writes to this folder: it keeps the lock it was started with until it ends."""
-        with (self._folder / "server.lock").open("ab") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
-        return False
-
     def _start(self) -> Running:
         found = binaries()
         if not found:
@@ -297,7 +259,7 @@ class _Use:
             one = self._started(binary, failures)
             if one is not None:
                 return one
-            if self._held():
+            if self._locks.held:
                 break  # still reading its file: no other may touch it
         raise Unreachable(f"no server starts on {self._folder}: {'; '.join(failures)}")
 
@@ -312,9 +274,8 @@ class _Use:
             "--maxmemory-policy", "noeviction", "--daemonize", "yes", "--pidfile", str(private / "pid"),
             "--logfile", str(log),
         ]  # fmt: skip
-        with log.open("ab") as output, (self._folder / "server.lock").open("ab") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            handles = (lock.fileno(),)  # the daemon keeps it open, and with it the lock, for as long as it lives
+        with log.open("ab") as output, self._locks.given() as lock:
+            handles = (lock,)  # the daemon keeps it open, and with it the lock, for as long as it lives
             subprocess.run(command, stdout=output, stderr=output, timeout=START_S, check=False, pass_fds=handles)  # noqa: S603 - a server we found
         try:
             pid = self._ready(socket, private / "pid")
@@ -372,9 +333,9 @@ class _Use:
                 client.close()
             deadline = time.monotonic() + STOP_S
             # Its other threads hold its files for a moment longer than its first one.
-            while (_alive(one.pid) or self._held()) and time.monotonic() < deadline:
+            while (_alive(one.pid) or self._locks.held) and time.monotonic() < deadline:
                 time.sleep(_POLL_S)
-        if self._held():
+        if self._locks.held:
             _log.warning("server_left_running", folder=str(self._folder), reason="it does not answer or end")
             return  # whoever comes next finds it by its file
         self._clear()
