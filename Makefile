@@ -98,4 +98,5 @@ lock:
 	  -o .requirements-st.lock
 
 clean:
+	@if [ -x $(CHIME) ]; then CHIME_HOME=.chime $(CHIME) services stop --now || true; fi
 	rm -rf .venv .bench-venv .st-venv .chime .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage dist build

@@ -2,6 +2,7 @@
 
 import json
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -259,7 +260,7 @@ def version_by_trial(path: Path, waiter: Waiter) -> str:
         Missing: it does not come up, or never becomes ready.
     """
     with tempfile.TemporaryDirectory(prefix="chime-weaviate-", ignore_cleanup_errors=True) as made:
-        folder, key = Path(made), "trial"
+        folder, key = Path(made), secrets.token_urlsafe(32)
         locks = ServerLocks(folder)
         locks.prepare()
         try:

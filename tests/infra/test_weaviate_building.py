@@ -54,6 +54,13 @@ def go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]
     return put
 
 
+@pytest.fixture
+def gate(tmp_path: Path) -> Iterator[Path]:
+    """A file that a go of the test's waits for; it is there at the latest when the test has ended."""
+    yield tmp_path / "go-on"
+    (tmp_path / "go-on").touch()
+
+
 MADE = 'echo "#!/bin/sh" >"$GOBIN/weaviate-server"\n'
 
 
@@ -155,26 +162,26 @@ def builder(tools: Path) -> "subprocess.Popen[str]":
     )  # fmt: skip
 
 
-def test_two_that_build_at_once_build_once(tools: Path, go: Callable[[str], Path], tmp_path: Path) -> None:
+def test_two_that_build_at_once_build_once(tools: Path, go: Callable[[str], Path], gate: Path) -> None:
     """The second one says that it waits, and takes what the first has made."""
-    folder = go(f'while [ ! -e "{tmp_path}/go-on" ]; do sleep 0.05; done\n{MADE}')
+    folder = go(f'while [ ! -e "{gate}" ]; do sleep 0.05; done\n{MADE}')
     both = [builder(tools), builder(tools)]
     until((folder / "asked").exists)
     said = [one.stdout.readline() for one in both if one.stdout is not None]
     assert sorted(line.split()[0] for line in said) == ["building", "waiting"]
-    (tmp_path / "go-on").touch()
+    gate.touch()
     ends = [one.communicate(timeout=60)[0].splitlines()[-1] for one in both]
     assert ends == [str(cached(tools))] * 2
     assert (folder / "asked").read_text().count("install") == 1
 
 
 def test_a_build_whose_starter_was_killed_is_gone_on_with(
-    tools: Path, go: Callable[[str], Path], tmp_path: Path
+    tools: Path, go: Callable[[str], Path], gate: Path, tmp_path: Path
 ) -> None:
     """Go is still at it: the next one waits for it rather than run beside it, and uses what it has fetched."""
     go(
         f'[ -e "$GOMODCACHE/fetched" ] && echo again >>"{tmp_path}/again"\ntouch "$GOMODCACHE/fetched"\n'
-        f'while [ ! -e "{tmp_path}/go-on" ]; do sleep 0.05; done\n{MADE}'
+        f'while [ ! -e "{gate}" ]; do sleep 0.05; done\n{MADE}'
     )
     killed = builder(tools)
     until((tools / ".weaviate-1.39.0" / "gomodcache" / "fetched").exists)
@@ -183,7 +190,7 @@ def test_a_build_whose_starter_was_killed_is_gone_on_with(
     second = builder(tools)
     assert second.stdout is not None
     assert second.stdout.readline().startswith("waiting")
-    (tmp_path / "go-on").touch()
+    gate.touch()
     assert second.communicate(timeout=60)[0].splitlines()[-1] == str(cached(tools))
     assert (tmp_path / "again").read_text() == "again\n"
     assert left(tools) == ["weaviate-1.39.0", "weaviate-1.39.0/weaviate-server"]
