@@ -1,4 +1,4 @@
-"""Libraries that are loaded when something of them is first used.
+"""Modules that are loaded when something of them is first used.
 
 numpy and structlog take more than 0.1 s of CPU time each, a quarter of what a command such as `chime run list` may
 cost, and it uses neither. Everything else is imported at the top of the module that needs it.

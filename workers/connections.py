@@ -6,11 +6,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from anyio import to_thread
 
 from events.errors import BadInput, Unreachable
 from events.ids import Position, RunId, run_id
+from events.late import Late
 from infra.banks.generations import Generations
 from infra.blobs import FolderBlobs, RedisBlobs
 from infra.calls import CallStore, RedisCalls
@@ -23,13 +25,18 @@ from infra.operations import NoOperations, RedisOperations
 from infra.redis_client import RETRIES, Durability, connected, durability, redacted
 from infra.redis_log import RedisLogStore
 from infra.redis_server import embedded_server, revive
-from infra.weaviate_server import Start
 from runtime.logger import Logger
 from runtime.ports import Blobs, Clock, EventLog, Failures, Intake, LogStore
 from runtime.settings import IntakeSettings
-from workers.bank_access import BankAccess
 from workers.beside import beside
 from workers.configuration import Store, WeaviateSettings
+
+if TYPE_CHECKING:
+    from infra.weaviate_server import Start
+    from workers.bank_access import BankAccess
+
+# Most commands that open a server look at logs, not at banks.
+_bank_access, _weaviate_server = Late("workers.bank_access"), Late("infra.weaviate_server")
 
 _log = Logger("chime.redis")
 
@@ -74,7 +81,7 @@ class Server:
     #: which generation of each run's bank serves; None for a home without a server
     generations: Generations | None = None
     #: the way to the banks of runs whose store is no replica; None where nobody has opened one
-    banks: BankAccess | None = None
+    banks: "BankAccess | None" = None
 
     @property
     def embedded(self) -> bool:
@@ -189,7 +196,7 @@ async def with_banks(
     clock: Clock,
     *,
     starting: bool,
-    start: Start | None = None,
+    start: "Start | None" = None,
 ) -> AsyncIterator[Server]:
     """`there` with a way to the banks of its runs, for as long as the body runs; nothing is opened until it is used.
 
@@ -203,7 +210,8 @@ async def with_banks(
         start: how.
     """
     async with beside() as tasks:
-        access = BankAccess(settings, keys, home, clock, tasks, starting=starting, start=start or Start())
+        start = start or _weaviate_server.Start()
+        access = _bank_access.BankAccess(settings, keys, home, clock, tasks, starting=starting, start=start)
         yield replace(there, banks=access)
 
 
