@@ -15,13 +15,14 @@ SHARE = 0.001
 def test_a_tiny_variant(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """It has figures or goals for all that is ours; what stands beside it and is not installed says so."""
     monkeypatch.setenv("CHIME_BENCH_PEERS", str(tmp_path))
+    monkeypatch.setenv("CHIME_BENCH_ST", str(tmp_path))
     rows = list(measured(name, SHARE))
     assert rows
     for row in rows:
         assert row.group == name
         if row.not_run:
             assert row.beside, row.not_run
-            assert "make bench" in row.not_run or "no package" in row.not_run
+            assert any(why in row.not_run for why in ("make bench", "make test-st", "no package"))
         else:
             assert row.what
             assert row.figure is not None
