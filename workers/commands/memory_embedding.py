@@ -137,7 +137,8 @@ async def _generation(invocation: Invocation, run: RunId) -> str | None:
     try:
         async with banked(invocation) as there:
             built = await built_again(there, await there.existing(run), BankVersion(0), apart=False)
-    except Unreachable as away:
+    except (Unreachable, BadInput) as away:
+        # The run has begun, which is what was asked for: its bank follows from it.
         invocation.output.note(f"no bank in Weaviate yet ({away}); it is built when the run goes on")
         return None
     return built.generation

@@ -1,11 +1,16 @@
 """`chime memory reembed`: a bank in another embedder's vectors, served over real HTTP, on a real server."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
+import msgspec
 import pytest
 from embedding_server import EmbeddingServer, embedding_server
+
+from events.codec import canonical
 
 MADE = "made"
 
@@ -130,3 +135,55 @@ def test_an_option_that_the_embedder_has_not_is_refused(chime: Any, uploaded: An
     assert "the hash embedder has no such option" in chime.err
     chime("memory", "reembed", MADE, "--run", "child", "--embedder", "words", code=2)
     assert "unknown embedder 'words'" in chime.err
+
+
+def in_weaviate(made: Any) -> Any:
+    """The made run, whose bank is in Weaviate by its header."""
+    first = made.events[0]
+    data = json.loads(first.data)
+    data["config"]["operational"] = {"bank": {"store": "weaviate"}}
+    made.events[0] = msgspec.structs.replace(first, data=canonical(data))
+    return made
+
+
+def test_a_bank_in_weaviate_gets_its_generation_at_once(
+    chime: Any, uploaded: Any, made_run: Any, served: EmbeddingServer, weaviate_server: Any, monkeypatch: Any
+) -> None:
+    """Where the old run's bank is in Weaviate, the new one's is built there and holds the new vectors, row by row."""
+    monkeypatch.setenv("CHIME_WEAVIATE_URL", weaviate_server.http_url)
+    monkeypatch.setenv("CHIME_WEAVIATE_GRPC_URL", weaviate_server.grpc_url)
+    monkeypatch.setenv("CHIME_WEAVIATE_API_KEY", weaviate_server.api_key)
+    name = f"r{uuid4().hex[:8]}"  # Weaviate is shared by tests
+    uploaded(in_weaviate(made_run()))
+    data = chime.json("memory", "reembed", MADE, "--at", "2", "--run", name, *chosen(served))["data"]
+    assert data["generation"]
+    checked = chime.json("memory", "verify", name)["data"]
+    assert (checked["generation"], checked["rows"], checked["differences"]) == (data["generation"], 2, [])
+    chime("run", "delete", name, "--force")
+
+
+def test_while_weaviate_is_away_the_run_begins(
+    chime: Any, uploaded: Any, made_run: Any, served: EmbeddingServer, monkeypatch: Any
+) -> None:
+    """The bank follows from the log: it is built when the run goes on, and the command says so."""
+    monkeypatch.setenv("CHIME_WEAVIATE_URL", "http://127.0.0.1:9")
+    uploaded(in_weaviate(made_run()))
+    data = chime.json("memory", "reembed", MADE, "--at", "2", "--run", "child", *chosen(served))["data"]
+    assert (data["new"], data["generation"]) == (True, None)
+    assert "it is built when the run goes on" in chime.err
+
+
+def test_an_export_without_bodies_is_refused_before_anything_is_embedded(
+    chime: Any, uploaded: Any, made_run: Any, served: EmbeddingServer
+) -> None:
+    """Prompts are needed to go on: that is said first, not after minutes of embedding."""
+    made = made_run()
+    data = json.loads(made.events[0].data)
+    data["prompts"] = {"planner": "0" * 64}
+    made.events[0] = msgspec.structs.replace(made.events[0], data=canonical(data))
+    uploaded(made)
+    chime("log", "export", MADE, "-o", "made.jsonl")
+    asked = len(served.texts)
+    chime("memory", "reembed", "./made.jsonl", "--run", "child", *chosen(served), code=2)
+    assert "--with-blobs" in chime.err
+    assert len(served.texts) - asked <= 4
