@@ -39,10 +39,11 @@ def _settle(value: Any, levels: int) -> bool:
         if not _NAMES.issuperset(map(type, value)):
             return False
         inner = value.values()
-    elif type(value) is not list:
+    elif type(value) is not list and type(value) is not tuple:
         return False
-    # Most hold nothing that is to be looked at, which is said without a loop of ours.
-    return levels > 0 and (_LEAVES.issuperset(map(type, inner)) or _settled(value, levels - 1))
+    if levels > 0 and _LEAVES.issuperset(map(type, inner)):
+        return True  # most hold nothing that is to be looked at, which is said without a loop of ours
+    return levels > 0 and type(value) is not tuple and _settled(value, levels - 1)
 
 
 def _settled(value: Any, levels: int) -> bool:

@@ -21,7 +21,9 @@ TEXT = st.text(st.characters(exclude_categories=[]), max_size=6) | st.sampled_fr
 )  # fmt: skip
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | TEXT,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.lists(inner, max_size=4).map(tuple) | st.dictionaries(TEXT, inner, max_size=5)
+    ),
     max_leaves=20,
 )
 
@@ -40,7 +42,7 @@ def cleaned(value: Any) -> Any:
             return int(value)
         case dict():
             return {cleaned(name): cleaned(one) for name, one in value.items()}
-        case list():
+        case list() | tuple():
             return [cleaned(one) for one in value]
         case _:
             return value
