@@ -102,6 +102,8 @@ class InProcessEnvironment:
     def __init__(self, make: Callable[[], Any], *, limits: Limits | None = None) -> None:
         self._make = make
         self._limits = limits or Limits()
+        #: a class without a constructor of its own: nothing in it can wait or fail, and no thread is needed
+        self._plain = inspect.isclass(make) and make.__init__ is object.__init__ and make.__new__ is object.__new__
         self._places = anyio.Semaphore(self._limits.max_hosts)
 
     async def describe(self) -> Description:
@@ -139,7 +141,7 @@ class InProcessEnvironment:
     @asynccontextmanager
     async def _object(self) -> AsyncIterator[Any]:
         try:
-            benchmark = await _call(self._limits, "describe", self._make)
+            benchmark = self._make() if self._plain else await _call(self._limits, "describe", self._make)
         except (EnvironmentFailed, EnvironmentTimeout) as problem:
             raise EnvironmentUnavailable(f"the environment's class cannot be used: {problem}") from problem
         try:
