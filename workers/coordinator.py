@@ -160,6 +160,9 @@ class RunCoordinator:
         before, term = self._term, await self._lease.hold(self._position)
         if term is not None and term != before:
             await self.conductor.take_over()
+            # That may have taken longer than a lease lasts.
+            now = self._clock.monotonic()
+            term = term if await self._lease.hold(self._position) == term else None
         self._term, self._renewed = term, now
         self.mirroring.hold(term)
         if term is not None and term != before:
