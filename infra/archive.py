@@ -332,14 +332,14 @@ class _Archiving:
     async def _folding(self) -> "_Folding":
         """The fold of the log up to where the archive ends: from the newest checkpoint, or from the beginning."""
         if self._fold is None:
-            found = await self._events.checkpoint()
-            fold = _Folding(found or Checkpoint(state=State(), tally=Tally()))
-            while fold.position < self.there.last:
-                limit = min(_PAGE, self.there.last - fold.position)
-                page = await self._events.read(fold.position, limit)
-                await anyio.to_thread.run_sync(fold.feed, page)
-            self._fold = fold
-        return self._fold
+            self._fold = _Folding(await self._events.checkpoint() or Checkpoint(state=State(), tally=Tally()))
+        fold = self._fold
+        # Another command may have added the same as this one, and more.
+        while fold.position < self.there.last:
+            limit = min(_PAGE, self.there.last - fold.position)
+            page = await self._events.read(fold.position, limit)
+            await anyio.to_thread.run_sync(fold.feed, page)
+        return fold
 
     async def tidy(self) -> None:
         """Remove what no reader needs any more, and name the manifest as that of an export for people."""

@@ -22,6 +22,7 @@ from events.ids import PROJECTOR_STREAM, RUN_STREAM, Position, RunId, Version, e
 from events.kinds import Noted
 from events.log import Draft, Recorded
 from infra import archive
+from infra.archive import _Archiving
 from infra.archive_storage import ArchiveAway
 from infra.clock import SystemClock
 from infra.export import export_log
@@ -31,6 +32,7 @@ from infra.redis_client import connected
 from infra.redis_log import RedisLogStore, kept_key, log_key
 from infra.segments import CorruptSegment, SegmentLog, verify_segments
 from runtime.ports import Appended, Origin, Taken
+from workers.run_stream import tell
 
 PROGRAM = Path(__file__).parent / "plain" / "archived_runs.py"
 STEPS = ("segment", "checkpoint", "manifest", "recorded", "noted", "trimmed")
@@ -325,6 +327,34 @@ async def test_two_archivings_at_once_leave_one_archive(open_store, redis_prefix
         await archived(store, run)
         assert await read_all(store.open(run)) == events
         assert await held(store, run, redis_prefix) == 1
+
+
+async def test_an_archiving_that_another_has_overtaken_goes_on_from_there(open_store) -> None:
+    """Both add the same, then the other one adds more: the slower one neither folds a gap nor fails."""
+    events = made_run(5, 24)
+    run = events[0].run
+    async with open_store() as store:
+        await put(store, events)
+
+        async def note(event: Noted) -> None:
+            await tell(store.open(run), event)
+
+        slow, fast = [await _Archiving.begun(store, run, None, note, lambda _: None) for _ in range(2)]
+        _, last = await slow.last()
+        record = slow._index.record
+
+        async def recorded(*given: Any) -> None:
+            await fast.add(last)
+            await record(*given)
+            await fast.add(last)
+
+        slow._index.record = recorded
+        await slow.add(last)
+        assert slow.there.last == fast.there.last == 2 * archive.ADDITION * archive.SEGMENT
+        slow._index.record = record
+        await slow.add(last)
+        assert slow.there.last == 3 * archive.ADDITION * archive.SEGMENT
+        assert await read_all(store.open(run)) == events
 
 
 async def test_tidying_leaves_what_is_not_recorded_yet(open_store, tmp_path: Path) -> None:
