@@ -9,7 +9,7 @@
 --
 -- The index holds '@head' -> last position, '@trimmed' -> last position that lies in an archive only,
 -- <stream> -> '<number of events> <last kind>', and '<stream>/<version>' -> position: an append costs the same however
--- long the log is.
+-- long the log is. Of what lies in the archive whole it holds less: archived_rows.lua, which precedes this script.
 --
 -- Answers for each append
 --         position                                   of its first event: all of them were written by this call
@@ -31,7 +31,10 @@ if held ~= head - trimmed then
   return redis.error_reply('BROKEN its stream holds ' .. held .. ' events, its index counts ' .. (head - trimmed))
 end
 local rows = {run = found[3]}
-for i = 1, appends do rows[argv[i + 1]] = found[i + 3] end
+for i = 1, appends do
+  local stream = argv[i + 1]
+  rows[stream] = found[i + 3] or (trimmed > 0 and past_row(index, stream))
+end
 
 -- What the index is told at the end, as HSET takes it, and as it is looked for until then.
 local news, length, placed = {}, 0, {}
@@ -43,7 +46,7 @@ local function sha_of(entry)
 end
 
 local function place_of(field)
-  return placed[field] or redis.call('HGET', index, field)
+  return placed[field] or redis.call('HGET', index, field) or (trimmed > 0 and past_place(index, field))
 end
 
 local function entry_at(at)

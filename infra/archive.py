@@ -305,21 +305,24 @@ class _Archiving:
         trimmed = (await self._index.look()).trimmed
         while trimmed < note.last:
             upto = Position(min(note.last, trimmed + TRIMMED_AT_ONCE))
-            await self._index.trim(upto, await self._staying(trimmed, upto))
+            await self._index.trim(upto, *await self._staying(trimmed, upto))
             self._step("trimmed")
             trimmed = upto
         self.there = await self._index.look()
 
-    async def _staying(self, after: Position, upto: Position) -> list[Position]:
-        """Positions of small events that are asked for often and stay on the server, in another key."""
+    async def _staying(self, after: Position, upto: Position) -> tuple[list[Position], list[int]]:
+        """Positions of small events that stay on the server, in another key; and the episodes folded among the others.
+
+        What is asked for often stays: the run's own stream, the newest fold; and a score until its episode is folded.
+        """
         found: list[Position] = []
-        folded: Position | None = None
+        folds: dict[int, Position] = {}
         while after < upto:
             page = await self._events.read(after, min(_PAGE, upto - after))
             found += [one.position for one in page if one.stream == RUN_STREAM or one.kind == "scored"]
-            folded = next((one.position for one in reversed(page) if one.kind == "folded"), folded)
+            folds |= {one.version - 1: one.position for one in page if one.kind == "folded"}
             after = page[-1].position
-        return sorted([*found, *([folded] if folded is not None else [])])
+        return sorted([*found, *([max(folds.values())] if folds else [])]), sorted(folds)
 
     async def _tell(self, note: ArchiveNote) -> None:
         """The log notes the addition, once however often this is tried."""

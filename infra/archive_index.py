@@ -4,8 +4,9 @@ In the index of the run: `@archive` -> the facts of the newest note (docs/events
 that the archive holds, `@checkpoint` -> the newest checkpoint's, `@trimmed` -> the last position that lies there only.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
+from itertools import accumulate
 from typing import Any, cast
 
 import msgspec
@@ -19,7 +20,11 @@ from events.ids import BankVersion, Position, RunId
 from infra.redis_client import our_errors
 from infra.segments import Segment
 
-_TRIM = (files("infra") / "archive_trim.lua").read_text()
+#: what precedes every script that reads an index
+ARCHIVED_ROWS = (files("infra") / "archived_rows.lua").read_text()
+_TRIM = ARCHIVED_ROWS + (files("infra") / "archive_trim.lua").read_text()
+#: the fields that hold those rows
+_PAST = b"@past/"
 
 #: KEYS index; ARGV the last position archived before, then field, value ...: written where nobody archived meanwhile
 _RECORD = """
@@ -28,6 +33,25 @@ if (archived or '0') ~= ARGV[1] or not head then return 0 end
 redis.call('HSET', KEYS[1], unpack(ARGV, 2))
 return 1
 """
+
+
+def past_fields(index: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    """The fields that a run's index does without, as it has them of other episodes; `archived_rows.lua` says how."""
+    found: dict[bytes, bytes] = {}
+    for field, lines in index.items():
+        if field.startswith(_PAST):
+            for line in lines.splitlines():
+                t, events, last_kind, _, *steps = line.split(b" ")
+                *places, folded = (b"%d" % at for at in accumulate(map(int, steps)))
+                found[b"episode-%s" % t] = b"%s %s" % (events, last_kind)
+                found |= {b"episode-%s/%d" % (t, version): place for version, place in enumerate(places, 1)}
+                found[b"projector/%d" % (int(t) + 1)] = folded
+    return found
+
+
+def past_field(t: int) -> str:
+    """The field that holds the line of episode `t`, where there is one."""
+    return f"{_PAST.decode()}{t // 64}"
 
 
 class CheckpointFile(Struct, frozen=True, kw_only=True):
@@ -130,15 +154,17 @@ class ArchiveIndex:
         if not done and (await self.look()).note != note:
             raise Mismatch(f"run {self._run} was archived by another process meanwhile; give the command once more")
 
-    async def trim(self, upto: Position, staying: Sequence[Position]) -> None:
+    async def trim(self, upto: Position, staying: Sequence[Position], folds: Sequence[int]) -> None:
         """Let go of every position up to `upto`; the events at `staying` stay, in another key.
+
+        Of the episodes `folds`, whose folds go, the index keeps a line each.
 
         Raises:
             Mismatch: they are not recorded as archived, or the log was cut by hand.
         """
         with our_errors(self._where):
             try:
-                await self._trim(keys=self._keys, args=[upto, *staying])
+                await self._trim(keys=self._keys, args=[upto, len(staying), *staying, *folds])
             except ResponseError as error:
                 if str(error).startswith("BROKEN"):
                     raise Mismatch(f"run {self._run}: {str(error).removeprefix('BROKEN ')}") from error

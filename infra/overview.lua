@@ -9,17 +9,9 @@ local rows = {}
 local flat = redis.call('HGETALL', index)
 for i = 1, #flat, 2 do rows[flat[i]] = flat[i + 1] end
 
-local function field(entry, name)
-  if entry then
-    for i = 1, #entry[2], 2 do
-      if entry[2][i] == name then return entry[2][i + 1] end
-    end
-  end
-  return ''
-end
-
 local function event(stream, version)
-  local at = rows[stream .. '/' .. version]
+  local field = stream .. '/' .. version
+  local at = rows[field] or past_place(index, field)
   if not at then return false end
   return redis.call('XRANGE', log, at .. '-0', at .. '-0')[1] or redis.call('XRANGE', kept, at .. '-0', at .. '-0')[1] or false
 end
@@ -33,14 +25,14 @@ local own, before, after = {}, {}, {}
 local first, last = 1, length('run')
 while first <= last do
   local one = event('run', first)
-  local kind = field(one, 'kind')
+  local kind = field_of(one, 'kind')
   if kind ~= 'run_started' and kind ~= 'tasks_listed' then break end
   before[#before + 1] = one
   first = first + 1
 end
 while last >= first do
   local one = event('run', last)
-  local kind = field(one, 'kind')
+  local kind = field_of(one, 'kind')
   if kind == '' or kind == 'seeded' then break end
   after[#after + 1] = one
   last = last - 1
@@ -48,31 +40,32 @@ end
 for i = 1, #before do own[i] = before[i] end
 for i = #after, 1, -1 do own[#own + 1] = after[i] end
 
-local succeeded, failed, not_valid, episodes = {}, {}, {}, 0
+local outcomes, episodes = {['+'] = {}, ['-'] = {}, ['?'] = {}, ['.'] = {}}, 0
+local function count(t, outcome)
+  episodes = episodes + 1
+  table.insert(outcomes[outcome], t)
+end
+
+local past = {}
+for name, lines in pairs(rows) do
+  if string.match(name, '^@past/') then
+    for t, outcome in string.gmatch(lines, '(%d+) %d+ %S+ (%S) [^\n]*\n') do
+      count(t, outcome)
+      past[t] = true
+    end
+  end
+end
 for stream in pairs(rows) do
   local t = string.match(stream, '^episode%-(%d+)$')
-  if t then
-    episodes = episodes + 1
-    local count = length(stream)
+  if t and not past[t] then
+    local events = length(stream)
     -- An episode in which nothing went wrong is scored by its fifth event.
-    local scored = count >= 5 and event(stream, 5)
-    for version = 1, count do
-      if field(scored, 'kind') == 'scored' then break end
+    local scored = events >= 5 and event(stream, 5)
+    for version = 1, events do
+      if field_of(scored, 'kind') == 'scored' then break end
       scored = event(stream, version)
     end
-    if field(scored, 'kind') == 'scored' then
-      local readable, said = pcall(cjson.decode, field(scored, 'data'))
-      if readable and type(said) == 'table' then
-        local breakdown = said['breakdown']
-        if type(breakdown) == 'table' and breakdown['valid'] == false then
-          not_valid[#not_valid + 1] = t
-        elseif said['success'] == true then
-          succeeded[#succeeded + 1] = t
-        else
-          failed[#failed + 1] = t
-        end
-      end
-    end
+    count(t, outcome_of(scored))
   end
 end
 
@@ -81,13 +74,13 @@ local end_ = redis.call('XREVRANGE', log, '+', '-', 'COUNT', 1)[1]
 local folds = length('projector')
 return {
   rows['@head'] or '0',
-  {field(one, 'kind'), field(one, 'at')},
-  {end_ and end_[1] or '0-0', field(end_, 'at')},
+  {field_of(one, 'kind'), field_of(one, 'at')},
+  {end_ and end_[1] or '0-0', field_of(end_, 'at')},
   own,
   folds > 0 and event('projector', folds),
   folds,
   episodes,
-  table.concat(succeeded, ' '),
-  table.concat(failed, ' '),
-  table.concat(not_valid, ' '),
+  table.concat(outcomes['+'], ' '),
+  table.concat(outcomes['-'], ' '),
+  table.concat(outcomes['?'], ' '),
 }

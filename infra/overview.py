@@ -9,10 +9,11 @@ from redis.exceptions import RedisError
 
 from events.ids import Position, RunId
 from events.log import Recorded
+from infra.archive_index import ARCHIVED_ROWS
 from infra.redis_client import without_script
 from runtime.ports import LogOverview
 
-_OVERVIEW = (files("infra") / "overview.lua").read_text()
+_OVERVIEW = ARCHIVED_ROWS + (files("infra") / "overview.lua").read_text()
 #: runs in one round trip: their answers are in memory together
 _RUNS = 100
 

@@ -19,9 +19,9 @@ from redis.exceptions import ResponseError
 from events.checkpoint import Checkpoint
 from events.codec import content_sha256
 from events.errors import ChimeError, Mismatch, Unreachable, VersionGap
-from events.ids import Position, RunId, StreamId, Version, run_id
+from events.ids import Position, RunId, StreamId, Version, episode_of, run_id
 from events.log import Draft, Recorded
-from infra.archive_index import ArchiveIndex
+from infra.archive_index import ARCHIVED_ROWS, ArchiveIndex, past_field, past_fields
 from infra.archive_storage import place_of, storage_at
 from infra.archived_past import Past
 from infra.overview import overviews
@@ -35,13 +35,15 @@ _log = Logger("chime.log")
 
 #: entries of one page: small replies stay in the cache
 PAGE = 100
+#: more of them where they are short: a request costs what reading some fifteen events does; bytes of `data`, entries
+_REPLY, _MOST = 1 << 18, 1000
 #: after these a foreign server is asked to have written its file
 _DURABLE_AFTER = frozenset({"executed", "diagnosed"})
 #: how long a server may take to write its file, seconds
 _WAITAOF_S = 5.0
 
-_APPEND = Script((files("infra") / "append.lua").read_text())
-_READ_STREAM = Script((files("infra") / "read_stream.lua").read_text())
+_APPEND = Script(ARCHIVED_ROWS + (files("infra") / "append.lua").read_text())
+_READ_STREAM = Script(ARCHIVED_ROWS + (files("infra") / "read_stream.lua").read_text())
 #: KEYS index: a write that changes nothing, for WAITAOF to wait for where an earlier try has written the events
 _TOUCH = """
 local head = redis.call('HGET', KEYS[1], '@head')
@@ -65,7 +67,7 @@ def index_key(prefix: str, run: RunId) -> str:
 
 
 def kept_key(prefix: str, run: RunId) -> str:
-    """Where some events stay of those that were archived and trimmed: the run's own stream, scores, the newest fold."""
+    """Where some events stay of those that were trimmed: the run's stream, the newest fold, scores not yet folded."""
     return f"{prefix}:{{{run}}}:kept"
 
 
@@ -74,6 +76,8 @@ class _Page(Struct, frozen=True, kw_only=True):
 
     events: list[Recorded]
     last: Position
+    #: of all that was read for them, bytes
+    size: int
 
 
 class _Unbroken:
@@ -218,6 +222,10 @@ class RedisLog:
         """As `runtime.ports.EventLog.length`."""
         with our_errors(f"{self._where}, key {self._index}"):
             row = cast("bytes | None", await self._redis.hget(self._index, stream))
+            if row is None and (t := episode_of(stream)) is not None:
+                field = past_field(t)
+                lines = cast("bytes | None", await self._redis.hget(self._index, field))
+                row = past_fields({field.encode(): lines or b""}).get(stream.encode())
         return int(row.split(b" ", 1)[0]) if row else 0
 
     async def read(self, after: Position, limit: int, kinds: frozenset[str] | None = None) -> list[Recorded]:
@@ -239,10 +247,12 @@ class RedisLog:
             if entries or after >= self._past.trimmed:
                 wanted = None if kinds is None else {kind.encode() for kind in kinds}
                 events = [self._recorded(one) for one in entries if wanted is None or _kind(one) in wanted]
-                return _Page(events=events, last=_position(entries[-1]) if entries else after)
+                size = sum([len(one[1][b"data"]) for one in entries])
+                return _Page(events=events, last=_position(entries[-1]) if entries else after, size=size)
         past = await self._past.read(after, limit) if limit > 0 else []
         last = past[-1].position if past else after
-        return _Page(events=[one for one in past if kinds is None or one.kind in kinds], last=last)
+        size = sum([len(one.data) for one in past])
+        return _Page(events=[one for one in past if kinds is None or one.kind in kinds], last=last, size=size)
 
     async def _entries(self, after: Position, limit: int) -> list[_Entry]:
         """Entries above `after`; none at the end, and where they were trimmed since the server was last asked."""
@@ -282,10 +292,12 @@ class RedisLog:
         head = await self.head()
         if head < after:
             raise VersionGap(f"head of run {self._run}", after, head)
+        count = PAGE
         while after < head:
-            page = await self._page(after, min(PAGE, head - after), kinds)
+            page = await self._page(after, min(count, head - after), kinds)
             if page.last == after:
                 raise VersionGap(f"log of run {self._run}", head, after)
+            count = min(_MOST, 2 * count) if page.size < _REPLY else max(PAGE, count // 2)
             after = page.last
             yield page.events
 
@@ -310,7 +322,8 @@ class RedisLog:
     async def index(self) -> dict[StreamId, StreamIndex]:
         """As `runtime.ports.EventLog.index`."""
         with our_errors(f"{self._where}, key {self._index}"):
-            rows = cast("dict[bytes, bytes]", await self._redis.hgetall(self._index))
+            there = cast("dict[bytes, bytes]", await self._redis.hgetall(self._index))
+        rows = past_fields(there) | there
         found: dict[StreamId, StreamIndex] = {}
         for name, row in rows.items():
             if b"/" not in name and not name.startswith(b"@"):

@@ -18,7 +18,7 @@ from archived_runs import SEEDS, START, archived, go_on, made_run, put, read_all
 from events.codec import canonical, content_sha256, draft
 from events.errors import BadInput, ChimeError, Mismatch, VersionGap
 from events.fold import REPLAY_KINDS, replay
-from events.ids import PROJECTOR_STREAM, RUN_STREAM, Position, RunId, Version, episode_of
+from events.ids import PROJECTOR_STREAM, RUN_STREAM, Position, RunId, StreamId, Version, episode_of
 from events.kinds import Noted
 from events.log import Draft, Recorded
 from infra import archive
@@ -29,9 +29,9 @@ from infra.export import export_log
 from infra.list_log import ListLogStore
 from infra.log_import import import_log
 from infra.redis_client import connected
-from infra.redis_log import RedisLogStore, kept_key, log_key
+from infra.redis_log import RedisLogStore, index_key, kept_key, log_key
 from infra.segments import CorruptSegment, SegmentLog, verify_segments
-from runtime.ports import Appended, Origin, Taken
+from runtime.ports import Appended, Basis, Origin, Taken
 from workers.run_stream import tell
 
 PROGRAM = Path(__file__).parent / "plain" / "archived_runs.py"
@@ -213,6 +213,63 @@ async def test_a_late_append_is_answered_from_the_archive(open_store) -> None:
         with pytest.raises(VersionGap):
             await log.append(stream, Version(len(there) + 2), [other], origin)
         assert await log.head() == head
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_an_archived_episode_costs_the_server_a_line(seed: int, open_store, redis_prefix: str) -> None:
+    """Of what lies in the archive with its fold the index has no row; of events only the run's own and folds stay."""
+    events = made_run(seed)
+    run = events[0].run
+    async with open_store() as store:
+        log = await put(store, events)
+        lengths = {stream: len(one.positions) for stream, one in (await log.index()).items()}
+        await archived(store, run)
+        index = await store._redis.hgetall(index_key(redis_prefix, run))
+        assert {name for name in index if name.startswith((b"episode", b"projector"))} == {b"projector"}
+        stay = await store._redis.xrange(kept_key(redis_prefix, run))
+        assert {fields[b"kind"] for _, fields in stay if fields[b"stream"] != b"run"} == {b"folded"}
+        assert {stream: await log.length(stream) for stream in lengths} == lengths
+        assert await log.length(StreamId("episode-999")) == await log.length(StreamId("episode-9999")) == 0
+
+
+async def test_what_was_archived_founds_what_follows(open_store) -> None:
+    """An event that was made from an archived one is written; one that was made from what is nowhere is not."""
+    events = made_run(5, 24)
+    run = events[0].run
+    async with open_store() as store:
+        log = await put(store, events[:-1])
+        await archived(store, run)
+        episode = StreamId("episode-1")
+
+        async def founded(stream: StreamId, version: int) -> Appended | Taken:
+            basis = Basis(stream=stream, version=Version(version), sha256="not looked at in an archive")
+            first, said = Version(await log.length(RUN_STREAM) + 1), draft(Noted(topic="x", facts={}))
+            return await log.append(RUN_STREAM, first, [said], Origin(cause=None, basis=basis))
+
+        last = await log.length(episode)
+        for place in ((PROJECTOR_STREAM, 1), (PROJECTOR_STREAM, 7), (episode, 1), (episode, last)):
+            assert await founded(*place) == Appended(positions=[await log.head()], written=1)
+        for place in ((PROJECTOR_STREAM, 999), (episode, last + 1), (episode, 0), (StreamId("episode-99"), 1)):
+            with pytest.raises(VersionGap, match="made from"):
+                await founded(*place)
+
+
+async def test_an_archived_episode_can_go_on(open_store) -> None:
+    """An event after its last is the next of one stream, whoever wrote it; scores and numbers stay what they were."""
+    events = made_run(5, 24)
+    run = events[0].run
+    async with open_store() as store:
+        log = await put(store, events[:-1])
+        await archived(store, run)
+        [before], index, stream = await store.overview(), await log.index(), StreamId("episode-1")
+        there = await log.read_stream(stream)
+        more = [draft(Noted(topic="x", facts={}))]
+        answer = await log.append(stream, Version(len(there) + 1), more, Origin(cause=None))
+        assert answer == Appended(positions=[Position(before.head + 1)], written=1)
+        assert (await log.read_stream(stream))[:-1] == there
+        assert (await log.index())[stream].positions == [*index[stream].positions, before.head + 1]
+        [after] = await store.overview()
+        assert (after.scores, after.episodes, after.folds) == (before.scores, before.episodes, before.folds)
 
 
 async def test_an_episode_across_the_cut_is_one_stream(open_store) -> None:
