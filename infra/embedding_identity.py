@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+from events.codec import clean_text
 from events.errors import BadInput
 from events.kinds import EmbedderIdentity
 from events.late import Late
@@ -99,7 +100,7 @@ def assert_same(recorded: EmbedderIdentity, here: EmbedderIdentity) -> None:
 
 def normal(text: str) -> str:
     """`text` as it is embedded and remembered: composed (NFC), and in characters that UTF-8 has."""
-    return unicodedata.normalize("NFC", text).encode("utf-8", "replace").decode()
+    return unicodedata.normalize("NFC", clean_text(text))
 
 
 def unit_vector(

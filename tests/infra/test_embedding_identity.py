@@ -1,5 +1,7 @@
 """Fingerprints that people can read, what differs between two embedders, and rows that are no unit vectors."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -109,7 +111,9 @@ def test_the_boundary_of_probes_is_exact() -> None:
 
 
 def test_probes_are_fixed() -> None:
-    """They belong to every recorded log: both sides, one text that is not ASCII."""
+    """They belong to every recorded log, whose page names them: both sides, one text that is not ASCII."""
+    page = (Path(__file__).parents[2] / "docs" / "events.md").read_text()
+    assert all(f"{place}. `{text}` as a {side}" in page for place, (text, side) in enumerate(PROBES, 1))
     assert [side for _, side in PROBES] == ["document", "document", "query"]
     assert not PROBES[1][0].isascii()
     assert [text for text, _ in PROBES] == [normal(text) for text, _ in PROBES]
