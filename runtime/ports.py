@@ -530,6 +530,13 @@ class BankStore(Protocol):
         """The newest version published; None before the first."""
         ...
 
+    async def missing(self, rows: Sequence[Row], at: BankVersion) -> list[str]:
+        """What is wrong with a store that should hold `rows`, all born by `at`, one sentence each; [] = nothing.
+
+        Not only whether they are there, but whether searches find them, and whatever else is there.
+        """
+        ...
+
     async def refresh(self) -> int:
         """Bring what people see of rows up to date with the changes applied; how many rows that were.
 

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from msgspec import Struct
 from redis.asyncio import Redis
+from typing_extensions import override
 
 from events.errors import VersionGap
 from events.ids import BankVersion, RunId
@@ -149,7 +150,7 @@ class RunGenerations:
         Raises:
             DeadGeneration: somebody of a later term has begun one.
         """
-        beginning = stem(self._run, await self._all.deployment())
+        beginning = await self.beginning()
         arguments = [beginning, secrets.token_hex(3), "" if term is None else term]
         with our_errors(self._where):
             name = cast("bytes | None", await _BEGIN.run(self._redis, self._keys[:1], arguments))
@@ -157,9 +158,18 @@ class RunGenerations:
             raise DeadGeneration(f"{beginning}*, term {term}")
         return Generation(self, name.decode())
 
+    async def beginning(self) -> str:
+        """What the names of the run's banks begin with, and no others do."""
+        return stem(self._run, await self._all.deployment())
+
     def named(self, name: str) -> "Generation":
         """The generation of that name, to read in."""
         return Generation(self, name)
+
+    async def apart(self, version: BankVersion) -> "Apart":
+        """A name for a bank at `version` that serves nobody, and that no generation has."""
+        beginning = stem(self._run, await self._all.deployment())
+        return Apart(self, f"{beginning}at{version}-{secrets.token_hex(3)}"[:_LONGEST])
 
     async def publish(self, name: str, version: BankVersion, basis: Basis | None) -> None:
         """As `Generation.publish`."""
@@ -217,6 +227,24 @@ class Generation:
         """The newest version published in this generation; None where it does not serve."""
         serving = await self._generations.serving()
         return serving.version if serving is not None and serving.generation == self.name else None
+
+
+class Apart(Generation):
+    """A generation that no pointer names: for whoever knows its name. It is at `version`, or at none yet."""
+
+    def __init__(self, generations: RunGenerations, name: str, version: BankVersion | None = None) -> None:
+        super().__init__(generations, name)
+        self._version = version
+
+    @override
+    async def publish(self, version: BankVersion, basis: Basis | None = None) -> None:
+        """It has got to `version`."""
+        self._version = version
+
+    @override
+    async def newest(self) -> BankVersion | None:
+        """The version that it has got to."""
+        return self._version
 
 
 def _serving(row: bytes | None) -> Serving | None:

@@ -1,6 +1,6 @@
 """A bank store in memory: rows of all versions, searched exactly. What every other store is held against."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -78,6 +78,12 @@ class InProcessBank:
     async def newest(self) -> BankVersion | None:
         """As `BankStore.newest`."""
         return self._newest
+
+    async def missing(self, rows: Sequence[Row], at: BankVersion) -> list[str]:
+        """As `BankStore.missing`."""
+        there = {row.id for row in self._rows() if row.born <= at}
+        lost = [row.id for row in rows if row.id not in there]
+        return [f"a search does not find {len(lost)} rows, {lost[0]} first"] if lost else []
 
     async def refresh(self) -> int:
         """As `BankStore.refresh`."""

@@ -16,7 +16,7 @@ from events.ids import BankVersion, MemoryId
 from events.operations import Operation, Pruned
 from events.window import Window
 from infra.banks.changes import change_of, joined, lost, whole
-from infra.banks.errors import BankAway, DeadGeneration, UncleanWrite
+from infra.banks.errors import DeadGeneration, UncleanWrite
 from infra.banks.generations import Generation, RunGenerations
 from infra.banks.prunes import Prunes
 from infra.banks.serving import BankServer
@@ -215,6 +215,8 @@ class Mirror:
         if (away := self._server.away) is not None:
             raise Unreachable(away)
         started_s = self._clock.monotonic()
+        # Before a generation is begun: what cannot be written is not worth one.
+        await self._server.prepare()
         self._generation = await self._begin_generation(term)
         await self._server.create(self._generation.name)
         store = self._server.bank(self._generation, Prunes(), self._dimension)
@@ -229,9 +231,9 @@ class Mirror:
         self._changes.clear()
         try:
             await store.apply(change)
-        except BankAway as error:
-            # Away between two batches: a part of the rows is there.
-            raise UncleanWrite(self._generation.name, error.reason) from error
+        except Unreachable as error:
+            # Away in the middle: a part of the rows is there, and nothing is published.
+            raise UncleanWrite(self._generation.name, str(error)) from error
         self._published, self._shown = change.version, True
         _log.info(
             "bank_built",

@@ -48,12 +48,16 @@ class BankServer(Protocol):
         """
         ...
 
-    async def create(self, name: str) -> None:
-        """Make room for a generation of that name, empty; harmless where it exists and is.
+    async def prepare(self) -> None:
+        """Find or make what generations are kept in.
 
         Raises:
             BadInput: the server holds something else under our collections' names.
         """
+        ...
+
+    async def create(self, name: str) -> None:
+        """Make room for a generation of that name, empty. The server is prepared."""
         ...
 
     async def remove(self, names: Sequence[str]) -> None:

@@ -1,13 +1,22 @@
 """What a person does to a run's bank store: build it again, hold it against the fold, sweep up what nobody owns."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from time import monotonic
 
 from msgspec import Struct
 
 from events.bank import Banks
-from events.ids import BankVersion
-from infra.banks.generations import Generations, RunGenerations
+from events.errors import BadInput, Unreachable
+from events.ids import BankVersion, MemoryId
+from infra.banks.changes import row_of, whole
+from infra.banks.errors import DoubtfulAnswer
+from infra.banks.generations import Apart, Generation, Generations, RunGenerations, Serving
+from infra.banks.prunes import Prunes
 from infra.banks.serving import BankServer
+from runtime.ports import Row
+
+#: differences that are told, at most
+_TOLD = 20
 
 
 class Rebuilt(Struct, frozen=True, kw_only=True):
@@ -35,22 +44,132 @@ async def rebuild(server: BankServer, generations: RunGenerations, banks: Banks)
     Where somebody does, `RunGenerations.doubt` makes their mirror build the next one.
 
     Raises:
-        BankAway: the server does not answer.
+        BankAway: the server does not answer; nothing was published.
         UncleanWrite: it answered, but not cleanly; nothing was published.
     """
-    raise NotImplementedError
+    before = await generations.serving()
+    await server.prepare()
+    built = await _built(server, await generations.begin(), banks)
+    if before is not None:
+        # Who was still reading there is answered by a replica.
+        await server.remove([before.generation])
+        await generations.dropped(before.generation)
+    return built
 
 
-async def verify(server: BankServer, generations: RunGenerations, banks: Banks, pruned: Sequence[str]) -> Verified:
-    """Every row of the generation that serves against `banks`, and whether a search finds each of them.
+async def apart(server: BankServer, generations: RunGenerations, banks: Banks) -> Rebuilt:
+    """A bank with exactly the items of `banks` beside the one that serves, under a name of its own: to look at.
+
+    No run owns it: `unowned` names it. Raises as `rebuild`.
+    """
+    await server.prepare()
+    return await _built(server, await generations.apart(banks.version), banks)
+
+
+async def _built(server: BankServer, generation: Generation, banks: Banks) -> Rebuilt:
+    started_s = monotonic()
+    await server.create(generation.name)
+    change = whole(banks, [], None)
+    await server.bank(generation, Prunes(), _dimension(banks)).apply(change)
+    return Rebuilt(
+        generation=generation.name, version=banks.version, rows=len(change.born), seconds=monotonic() - started_s
+    )
+
+
+def _dimension(banks: Banks) -> int:
+    """Of the vectors; of an empty bank any will do."""
+    return next((banks.scenario_vector(item).dim for item in banks), 1)
+
+
+async def served(generations: RunGenerations) -> Serving:
+    """The generation that serves a run.
+
+    Raises:
+        BadInput: there is none.
+    """
+    serving = await generations.serving()
+    if serving is None:
+        raise BadInput(
+            f"run {generations.run} has no bank in Weaviate; chime memory rebuild {generations.run} makes one"
+        )
+    return serving
+
+
+async def verify(
+    server: BankServer, generations: RunGenerations, banks: Banks, pruned: Iterable[MemoryId], generation: str = ""
+) -> Verified:
+    """Every row of a generation against `banks`, and whether a search finds each of them.
+
+    Args:
+        server: where it is.
+        generations: of the run.
+        banks: the version that is published there.
+        pruned: items that some version up to that one has lost: rows of theirs may still be there.
+        generation: which; "" = the one that serves.
 
     Raises:
         BankAway: the server does not answer.
         BadInput: no generation serves, or it has not got to the version of `banks`.
     """
-    raise NotImplementedError
+    if not generation:
+        serving = await served(generations)
+        if serving.version < banks.version:
+            raise BadInput(f"the bank of run {generations.run} is at version {serving.version}, not at {banks.version}")
+        generation = serving.generation
+    prunes = Prunes()
+    prunes.add(dict.fromkeys(pruned, banks.version))
+    store = server.bank(Apart(generations, generation, banks.version), prunes, _dimension(banks))
+    wanted = {item.id: row_of(banks, item) for item in banks}
+    try:
+        found = await store.items(banks.version)
+        differences = _differences({row.id: row for row in found}, wanted)
+        differences = differences or await store.missing(found, banks.version)
+    except DoubtfulAnswer as error:
+        found, differences = [], [error.reason]
+    return Verified(generation=generation, version=banks.version, rows=len(found), differences=differences[:_TOLD])
+
+
+def _differences(found: dict[MemoryId, Row], wanted: dict[MemoryId, Row]) -> list[str]:
+    told = [f"{one} is missing" for one in wanted if one not in found]
+    told += [f"{one} should not be there" for one in found if one not in wanted]
+    for one, row in wanted.items():
+        if one in found and found[one] != row:
+            fields = [name for name in Row.__struct_fields__ if getattr(found[one], name) != getattr(row, name)]
+            told.append(f"{one} has another {', '.join(fields)}")
+    return told
 
 
 async def unowned(server: BankServer, generations: Generations, runs: Sequence[RunGenerations]) -> list[str]:
-    """Generations of this deployment that no run of `runs` owns, and those that serve nobody any more."""
-    raise NotImplementedError
+    """Generations of this deployment that serve none of `runs` and that nobody builds: what may be removed.
+
+    Raises:
+        BankAway: the server does not answer.
+    """
+    own: set[str] = set()
+    for run in runs:
+        standing = await run.standing()
+        own.update([standing.owner, *([standing.serving.generation] if standing.serving is not None else [])])
+    mark = f"_{await generations.deployment()}_"
+    return [name for name in await server.names() if mark in name and name not in own]
+
+
+async def forget(server: BankServer | None, generations: RunGenerations) -> int:
+    """A run that is deleted has no bank: its generations go where the server answers; how many there were.
+
+    What is left behind where it does not, `unowned` finds later.
+    """
+    standing = await generations.standing()
+    names = {
+        standing.owner,
+        *standing.retired,
+        *([standing.serving.generation] if standing.serving is not None else []),
+    }
+    names.discard("")
+    await generations.forget()
+    if server is None or server.away is not None:
+        return 0
+    try:
+        await server.remove(sorted(names))
+    except Unreachable:
+        return 0
+    return len(names)

@@ -56,10 +56,14 @@ class Weaviate:
         """As `BankServer.bank`."""
         return WeaviateBank(self._edge, generation, prunes, dimension)
 
+    async def prepare(self) -> None:
+        """As `BankServer.prepare`."""
+        async with self._edge.rest():
+            await ensure(self._edge.client)
+
     async def create(self, name: str) -> None:
         """As `BankServer.create`."""
         async with self._edge.rest():
-            await ensure(self._edge.client)
             await add_tenant(self._edge.client, name)
 
     async def remove(self, names: Sequence[str]) -> None:

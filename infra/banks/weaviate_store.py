@@ -6,7 +6,7 @@ rows that are near; which of them are nearest is decided here, from the integers
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -154,36 +154,51 @@ class WeaviateBank:
             await remove_tenants(self._edge.client, [self._name])
 
     async def missing(self, rows: Sequence[Row], at: BankVersion) -> list[str]:
-        """What is wrong with a bank that should hold just `rows`, all born by `at`, one sentence each.
+        """As `BankStore.missing`.
 
-        Counted, and found by searches with and without the filter that a recall has: a vector or an entry of an index
-        that was lost shortens no answer but one that asks for everything.
+        A vector or an entry of an index that was lost shortens no answer but one that asks for everything.
         """
         wrong = []
         for stage in STAGES:
-            there = [row for row in rows if row.bank == stage]
-            count = await self._edge.count(self._name, wire.count(stage, self._name))
-            if count != len(there):
-                wrong.append(f"the {stage} bank holds {count} rows, not {len(there)}")
-            for part in _chunks(there, _CHECKED):
-                whole = len(there) <= _CHECKED
-                ids = [row.id for row in part]
+            wanted = [row for row in rows if row.bank == stage]
+            count = await self._count(stage)
+            if count < len(wanted):
+                wrong.append(f"the {stage} bank holds {count} rows, not {len(wanted)}")
+            for part in _chunks(wanted, _CHECKED):
+                whole = count <= _CHECKED
                 for born in (None, at):
-                    filters = wire.filters(born, None if whole else ids)
-                    query = np.frombuffer(part[0].vector, dtype="<i4").astype(np.float64)
-                    request = wire.nearest_ids(stage, self._name, query, len(ids) + 1, filters)
-                    found = wire.ids(await self._edge.search(self._name, request))
-                    if len(found) != len(ids) or set(found) != set(ids):
-                        lost = sorted(set(ids) - set(found), key=memory_order)
-                        how = "a search" if born is None else "a search by birth"
-                        wrong.append(f"{how} finds {len(found)} of {len(ids)} {stage} rows, without {lost[:3]}")
+                    filters = wire.filters(born, None if whole else [row.id for row in part])
+                    found = await self._ids(stage, part[0], count + 1 if whole else len(part) + 1, filters)
+                    how = f"a search{'' if born is None else ' by birth'}"
+                    if lost := {row.id for row in part} - set(found):
+                        wrong.append(
+                            f"{how} does not find {len(lost)} {stage} rows, {min(lost, key=memory_order)} first"
+                        )
+                    elif whole and born is None and len(found) != count:
+                        wrong.append(f"{how} finds {len(found)} of {count} {stage} rows")
         return wrong
 
+    async def _count(self, stage: Stage) -> int:
+        return await self._edge.count(self._name, wire.count(stage, self._name))
+
+    async def _ids(self, stage: Stage, near: Row, limit: int, filters: Any) -> list[MemoryId]:
+        query = np.frombuffer(near.vector, dtype="<i4").astype(np.float64)
+        request = wire.nearest_ids(stage, self._name, query, limit, filters)
+        return wire.ids(await self._edge.search(self._name, request))
+
     async def _check_whole(self, rows: Sequence[Row], at: BankVersion) -> None:
+        """A generation that was just built holds `rows`, no other, and finds them.
+
+        Raises:
+            UncleanWrite: it does not.
+        """
         try:
             wrong = await self.missing(rows, at)
+            counts = [await self._count(stage) for stage in STAGES]
         except DoubtfulAnswer as error:
-            wrong = [error.reason]
+            wrong, counts = [error.reason], []
+        if not wrong and sum(counts) != len(rows):
+            wrong = [f"it holds {sum(counts)} rows, not {len(rows)}"]
         if wrong:
             self._lost = wrong[0]
             raise UncleanWrite(self._name, wrong[0])

@@ -46,6 +46,7 @@ def open_bank(request: pytest.FixtureRequest, redis_prefix: str) -> MakeStore:
         async with connected(redis_server.url) as redis, stores.connected(weaviate) as server:
             generations = Generations(redis, redis_prefix, redis_server.url).of(RunId("r-1"))
             generation = await generations.begin()
+            await server.prepare()
             await server.create(generation.name)
             yield server.bank(generation, Prunes(), dimension)
             await server.remove([generation.name])
@@ -178,6 +179,17 @@ async def test_a_dropped_store_is_empty(open_bank: MakeStore) -> None:
         await store.drop()
         with pytest.raises(Mismatch):
             await store.search("planning", unit(1), 3, V(5))
+
+
+async def test_rows_that_are_missing_are_named(open_bank: MakeStore) -> None:
+    """A store says which of the rows that it should hold no search finds, and nothing where all are found."""
+    made = grown(12)
+    rows = [row_of(made.newest, item) for item in made.newest]
+    async with open_bank(16) as store:
+        await store.apply(made.whole(oldest=0))
+        assert await store.missing(rows, V(12)) == []
+        other = replace(rows[0], id=MemoryId(f"{rows[0].bank}-99"))
+        assert any("99" in one for one in await store.missing([*rows, other], V(12)))
 
 
 async def test_an_empty_bank(open_bank: MakeStore) -> None:

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+import anyio
 import numpy as np
 from redis.asyncio import Redis
 
@@ -95,25 +96,24 @@ class BankedRun:
     async def fold(self, times: int = 1) -> None:
         """So many more versions."""
         for _ in range(times):
-            banks, t = self.versions[-1], len(self.operations)
-            diagnosed = self._diagnosed(banks, t)
-            operations = self.policy.decide(banks, t, diagnosed)
-            self.versions.append(evolve(banks, diagnosed, operations))
-            self.operations.append(operations)
-            folded = draft(
-                Folded(
-                    episode=t,
-                    bank_version=BankVersion(t + 1),
-                    digest=self.versions[-1].digest(),
-                    operations=operations,
-                )
-            )
-            await self.log.append(episode_stream(t), Version(1), [draft(diagnosed)], _NOWHERE)
-            await self.log.append(PROJECTOR_STREAM, Version(t + 1), [folded], _NOWHERE)
-            self.window.add(self.versions[-1])
-            basis = Basis(stream=PROJECTOR_STREAM, version=Version(t + 1), sha256=folded.sha256)
-            for mirror in self.mirrors:
-                mirror.folded(self.versions[-1], operations, basis)
+            # Whoever dies beside it does not leave half a version in the log.
+            with anyio.CancelScope(shield=True):
+                await self._fold()
+
+    async def _fold(self) -> None:
+        banks, t = self.versions[-1], len(self.operations)
+        diagnosed = self._diagnosed(banks, t)
+        operations = self.policy.decide(banks, t, diagnosed)
+        evolved = evolve(banks, diagnosed, operations)
+        folded = draft(Folded(episode=t, bank_version=evolved.version, digest=evolved.digest(), operations=operations))
+        await self.log.append(episode_stream(t), Version(1), [draft(diagnosed)], _NOWHERE)
+        await self.log.append(PROJECTOR_STREAM, Version(t + 1), [folded], _NOWHERE)
+        self.versions.append(evolved)
+        self.operations.append(operations)
+        self.window.add(evolved)
+        basis = Basis(stream=PROJECTOR_STREAM, version=Version(t + 1), sha256=folded.sha256)
+        for mirror in self.mirrors:
+            mirror.folded(evolved, operations, basis)
 
     def _diagnosed(self, banks: Banks, t: int) -> Diagnosed:
         chosen = {
