@@ -288,8 +288,8 @@ def evolve(banks: Banks, diagnosed: Diagnosed | None, operations: Sequence[Opera
 def looks_into_diagnosis(operations: Iterable[Operation]) -> bool:
     """Whether `evolve` makes the same of these operations only when it is given the diagnosis."""
     for one in operations:
-        kind = type(one)
-        if kind is Inserted or (isinstance(one, Merged) and one.how != "recorded"):
+        # Most are values, and this is asked of each fold of a replay.
+        if type(one) in _CONTENT and (isinstance(one, Inserted) or (isinstance(one, Merged) and one.how != "recorded")):
             return True
     return False
 
