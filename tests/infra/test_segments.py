@@ -11,6 +11,7 @@ from disk_logs import RUN, START, each_form, made_log, noted, read_all
 from events.codec import canonical, export_line
 from events.errors import BadInput, VersionGap
 from events.ids import Position, StreamId, Version, episode_stream
+from infra import segment_bytes
 from infra.clock import SystemClock
 from infra.export import export_log
 from infra.list_log import ListLogStore
@@ -46,6 +47,21 @@ async def test_pages_are_of_a_hundred_and_skip_kinds(name: str, tmp_path: Path) 
     assert [one.position for one in noted] == list(range(5, 250, 4))
     assert [one async for page in log.pages(START, frozenset({"noted"})) for one in page] == noted
     assert await log.read(START, 300, frozenset({"noted"})) == noted
+
+
+@pytest.mark.parametrize("piece", [1, 2, 7, 90, 700, 5000])
+async def test_a_line_may_lie_in_any_pieces_of_its_file(
+    piece: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several lines in one piece, one line in many, ends on edges: the same events, of any kinds, from anywhere."""
+    log = await made_log(30)
+    await export_log(log, tmp_path / "run.jsonl")
+    monkeypatch.setattr(segment_bytes, "_CHUNK", piece)
+    there = SegmentLog(tmp_path / "run.jsonl")
+    for after in (0, 1, 12, 29):
+        for kinds in (None, frozenset({"noted"}), frozenset({"planned", "run_started"})):
+            expected = [one for one in await read_all(log, after) if kinds is None or one.kind in kinds]
+            assert [one async for page in there.pages(Position(after), kinds) for one in page] == expected
 
 
 @each_form
