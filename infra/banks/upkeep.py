@@ -145,12 +145,14 @@ async def unowned(server: BankServer, generations: Generations, runs: Sequence[R
     Raises:
         BankAway: the server does not answer.
     """
+    # Before the runs are asked: what is begun meanwhile is somebody's, and not among these.
+    names = await server.names()
     own: set[str] = set()
     for run in runs:
         standing = await run.standing()
         own.update([standing.owner, *([standing.serving.generation] if standing.serving is not None else [])])
     mark = f"_{await generations.deployment()}_"
-    return [name for name in await server.names() if mark in name and name not in own]
+    return [name for name in names if mark in name and name not in own]
 
 
 async def forget(server: BankServer | None, generations: RunGenerations) -> int:

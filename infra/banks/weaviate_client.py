@@ -1,7 +1,7 @@
 """The banks of one Weaviate server, for one process and loop."""
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -16,6 +16,7 @@ from events.errors import BadInput
 from events.ids import Stage
 from events.vectors import Vector
 from infra.banks import weaviate_wire as wire
+from infra.banks.errors import DoubtfulAnswer
 from infra.banks.generations import Generation
 from infra.banks.prunes import Prunes
 from infra.banks.serving import Found, Mode
@@ -78,7 +79,9 @@ class Weaviate:
             async with self._edge.rest():
                 there = await self._edge.client.collections.exists(collection)
             if there:
-                found.update(await self._edge.tenants(collection))
+                # One that is not ours has no tenants.
+                with suppress(DoubtfulAnswer):
+                    found.update(await self._edge.tenants(collection))
         return sorted(found)
 
     async def look_up(
@@ -125,6 +128,8 @@ async def connected(address: WeaviateAddress) -> AsyncIterator[Weaviate]:
 
 def _client(address: WeaviateAddress) -> WeaviateAsyncClient:
     http, rpc = _place(address.http_url), _place(address.grpc_url)
+    if (http.host, http.port) == (rpc.host, rpc.port):
+        raise BadInput(f"Weaviate at {address.http_url} cannot speak HTTP and gRPC on one port")
     return weaviate.use_async_with_custom(
         http_host=http.host,
         http_port=http.port,
