@@ -23,7 +23,7 @@ from events.kinds import Diagnosed, Experience, Folded, Retrieved
 from events.log import Recorded
 from events.operations import Discarded, Inserted, Merged, Operation, Pruned
 from events.parameters import Parameters
-from events.recall import rank, recall
+from events.recall import rank
 from events.rules import merges, nearest
 from events.vectors import DOT_ONE
 from events.window import Window
@@ -236,8 +236,8 @@ class Calibrator:
         self._near_ties(banks, event)
 
     def _near_ties(self, banks: Banks, event: Retrieved) -> None:
-        found = recall(banks, (event.stage,), event.query.vector, self._parameters)
-        pairs = [(item, one.dot) for one in found if (item := banks.get(one.id)) is not None]
+        """The recorded candidates ranked anew; their dots are the exact ones, which `events.verify` checks."""
+        pairs = [(item, one.dot) for one in event.candidates if (item := banks.get(one.id)) is not None]
         bare = rank(pairs, self._parameters.changed({"near_tie": "off"}))
         for one in self._fired["margin"]:
             ranked = rank(pairs, one.parameters)

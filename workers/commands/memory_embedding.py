@@ -126,8 +126,14 @@ def _named(run: RunId, embedder: str) -> RunId:
 
 
 def _progress(output: Output) -> Callable[[int, int], None]:
+    """Says each tenth of the way, once."""
+    tenths = 0
+
     def told(done: int, total: int) -> None:
-        output.note(f"embedded {done} of {total} texts")
+        nonlocal tenths
+        if (now := 10 * done // total) > tenths:
+            tenths = now
+            output.note(f"embedded {done} of {total} texts")
 
     return told
 
