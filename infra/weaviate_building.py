@@ -121,7 +121,7 @@ def _compile(command: list[str], work: Path, lock: int, waiter: Waiter) -> None:
     with _told(waiter, f"still building Weaviate {VERSION}"):
         code, said = run_watched(command, waiter, environment=environment, folder=work, keep=(lock,))
     if code != 0:
-        raise Missing(f"go install fails: {said or f'exit code {code}'}")
+        raise Missing(said or f"it ends with {code}")
 
 
 def run_watched(

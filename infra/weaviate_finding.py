@@ -175,7 +175,7 @@ def _image(tools: Path, waiter: Waiter) -> Program:
         waiter.tell(f"pulling {IMAGE}")
         code, said = run_watched([docker, "pull", "--quiet", IMAGE], waiter)
         if code != 0:
-            raise Missing(f"docker pull fails: {said}")
+            raise Missing(f"pull fails: {said}")
     return Program(docker, "docker", image=IMAGE)
 
 

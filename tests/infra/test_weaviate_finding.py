@@ -175,7 +175,7 @@ def test_a_cached_program_that_does_not_run_gives_way(tmp_path: Path, bare: Path
         ("exit 1", "docker: no engine runs"),
         ("echo", "docker: no engine runs"),
         ('[ "$1" = info ] && echo 28.2 && exit\n[ "$1" = pull ] && echo "no such host" >&2\nexit 1',
-         "docker: docker pull fails: no such host"),
+         "docker: pull fails: no such host"),
     ],
 )  # fmt: skip
 def test_a_container_engine_that_is_not_there(script: str, told: str, tmp_path: Path, bare: Path) -> None:

@@ -66,8 +66,11 @@ def install(invocation: Invocation, service: str) -> None:
     program = provided(tools, Waiter(invocation.output.note), misses)
     if program is None:
         raise Unreachable(f"no Weaviate {VERSION} to be had ({'; '.join(misses)}): {ADVICE}")
-    invocation.output.data({"service": service, "version": VERSION, "way": program.way, "path": program.path})
+    all_ways = ways(tools)
+    told = {"version": VERSION, "way": program.way, "path": program.path, "ways": all_ways}
+    invocation.output.data({"service": service, **told})
     invocation.output.line(f"Weaviate {VERSION} from {program.way} ({program.image or program.path})")
+    invocation.output.line(_without(program.way, all_ways))
 
 
 @chime_command("start", short_help="Start a server that runs until `chime services stop`.")
@@ -91,8 +94,7 @@ def start(invocation: Invocation, service: str, isolated: bool) -> None:
     all_ways = ways(home / "tools")
     output.data({**_facts(home, service, "running", one, all_ways), "started": begun})
     output.facts({"service": service, "state": "started" if begun else "running before", **_told(home, one)})
-    later = [f"{way.name} ({way.detail})" for way in after(one.way, all_ways) if way.open]
-    output.line(f"without it: {'; '.join(later) or 'no other way is open'}")
+    output.line(_without(one.way, all_ways))
     if not one.isolated:
         output.note(
             f"ports {one.ports.grpc} (gRPC) and {one.ports.gossip + 1} (data) listen on all interfaces and ask for a "
@@ -123,6 +125,12 @@ def stop_(invocation: Invocation, service: str, now: bool) -> None:
         output.line(f"Weaviate (pid {pid}) has ended")
     else:
         output.line(f"Weaviate (pid {pid}) is in use and ends with the last that uses it; --now ends it at once")
+
+
+def _without(way: str, all_ways: list[Way]) -> str:
+    """What would be done next, if what was chosen were not there."""
+    later = [f"{one.name} ({one.detail})" for one in after(way, all_ways) if one.open]
+    return f"without it: {'; '.join(later) or 'no other way is open'}"
 
 
 def _show_yours(invocation: Invocation, service: str) -> None:
