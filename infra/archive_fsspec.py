@@ -44,10 +44,25 @@ class FsspecStorage:
         """As `infra.archive_storage.ArchiveStorage.write`."""
 
         def write() -> None:
-            self._files.makedirs(self._path, exist_ok=True)
-            self._files.pipe_file(self._at(name), body)
+            try:
+                self._files.pipe_file(self._at(name), body)
+            except FileNotFoundError:
+                self._make_folder()
+                self._files.pipe_file(self._at(name), body)
 
         await self._asked(write)
+
+    def _make_folder(self) -> None:
+        """The place exists. A bucket is nothing that a slip of the pen should make, for good and for money.
+
+        Raises:
+            ArchiveAway: its bucket does not exist.
+        """
+        top = self._path.partition("/")[0]
+        # Where paths have a root there are folders and no buckets.
+        if not self._files.root_marker and top and not self._files.exists(top):
+            raise ArchiveAway(self._url, f"there is no {top}; make it first")
+        self._files.makedirs(self._path, exist_ok=True)
 
     async def names(self) -> list[str]:
         """As `infra.archive_storage.ArchiveStorage.names`."""
@@ -97,7 +112,7 @@ class FsspecStorage:
         def asked() -> Any:
             try:
                 return ask()
-            except FileNotFoundError:
+            except (FileNotFoundError, ArchiveAway):
                 raise
             except Exception as error:  # the border to a storage's own library: each has errors of its own
                 raise ArchiveAway(self._url, f"{type(error).__name__}: {error}") from error

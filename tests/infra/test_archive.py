@@ -7,13 +7,15 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import anyio
+import fsspec
 import msgspec
 import pytest
 import structlog
 from archived_runs import SEEDS, START, archived, go_on, made_run, put, read_all, small
+from fsspec.implementations.memory import MemoryFileSystem
 
 from events.codec import canonical, content_sha256, draft
 from events.errors import BadInput, ChimeError, Mismatch, VersionGap
@@ -653,6 +655,46 @@ async def test_an_archive_behind_a_url(open_store, redis_prefix: str) -> None:
         assert counts["archived files"] == report.segments + 3
         await put(store, events)
         assert (await archived(store, run, base)).segments == report.segments
+
+
+async def test_a_bucket_is_not_made_by_the_way(open_store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A place in a bucket that does not exist is refused, and nothing is let go of; with the bucket it is written."""
+    fsspec.register_implementation("buckets", Buckets, clobber=True)
+    monkeypatch.setattr(Buckets, "buckets", {"there"})
+    monkeypatch.setattr(Buckets, "store", {})
+    events = made_run()
+    run = events[0].run
+    async with open_store() as store:
+        await put(store, events)
+        with pytest.raises(ArchiveAway, match="there is no elsewhere; make it first"):
+            await archived(store, run, "buckets://elsewhere/chime")
+        assert (await store.archived(run).look()).trimmed == 0
+        assert Buckets.buckets == {"there"}
+        assert (await archived(store, run, "buckets://there/chime")).trimmed == len(events) - 1
+        assert await read_all(store.open(run)) == events
+
+
+class Buckets(MemoryFileSystem):
+    """A store of objects, as fsspec shows one: no root, no folders, and buckets that have to be made."""
+
+    protocol = "buckets"
+    root_marker = ""
+    buckets: ClassVar[set[str]] = set()
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return path.removeprefix("buckets://").strip("/")
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **given: Any) -> None:
+        if self._strip_protocol(path).partition("/")[0] not in self.buckets:
+            raise FileNotFoundError(path)
+        super().pipe_file(path, value, mode, **given)
+
+    def exists(self, path: str, **given: Any) -> bool:
+        return self._strip_protocol(path) in self.buckets or super().exists(path, **given)
+
+    def makedirs(self, path: str, exist_ok: bool = False) -> None:
+        self.buckets.add(self._strip_protocol(path).partition("/")[0])
 
 
 @pytest.mark.parametrize(
