@@ -94,6 +94,11 @@ class BankAccess:
         """The server, for people."""
         return self._settings.url or f"the home's own ({self._home})"
 
+    @property
+    def revives(self) -> bool:
+        """Whether this process starts the server again where it has died."""
+        return self._starting and not self._settings.url
+
     async def server(self) -> BankServer:
         """The server, which need not answer.
 

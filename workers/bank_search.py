@@ -10,6 +10,7 @@ from events.bank import Banks, Item
 from events.errors import BadInput, Unreachable
 from events.ids import BankVersion, MemoryId, Stage
 from events.vectors import DOT_ONE, Vector
+from infra.banks.generations import Serving
 from infra.banks.prunes import Prunes
 from infra.banks.serving import Mode
 from infra.embedders import Around
@@ -114,6 +115,7 @@ async def _by_meaning(
             return Searched(
                 run=log.run, version=serving.version, mode=asked.mode, source="weaviate",
                 generation=serving.generation, hits=_ranked(banks, dots, asked.limit),
+                notes=await _left_behind(there, log, serving),
             )  # fmt: skip
     banks = await banks_at(log, await newest_version(log) if version is None else version)
     dots = [pair for stage in asked.stages for pair in _nearest(banks, stage, query, asked.limit)]
@@ -121,6 +123,14 @@ async def _by_meaning(
         run=log.run, version=banks.version, mode=asked.mode, source="replica", generation="",
         hits=_ranked(banks, dots, asked.limit), notes=notes,
     )  # fmt: skip
+
+
+async def _left_behind(there: Server, log: EventLog, serving: Serving) -> list[str]:
+    """What to know of a bank that nobody brings up to its log."""
+    newest = await newest_version(log)
+    if serving.version >= newest or await there.leases.holder(log.run) is not None:
+        return []
+    return [f"the bank is at version {serving.version}, the log at {newest}: chime memory rebuild {log.run}"]
 
 
 def _nearest(banks: Banks, stage: Stage, query: Vector, limit: int) -> list[tuple[MemoryId, int]]:
@@ -161,7 +171,7 @@ async def _by_words(
         )  # fmt: skip
         scores += [(item, one.score) for one in found if (item := banks.get(one.id)) is not None]
     scores.sort(key=lambda pair: (-pair[1], pair[0].order))
-    notes = []
+    notes = await _left_behind(there, log, serving)
     if at < serving.version:
         notes.append(f"what was pruned since version {at} is found by --mode vector only")
     return Searched(

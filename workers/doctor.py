@@ -250,10 +250,11 @@ def _weaviate_there(address: WeaviateAddress, whose: str) -> Row:
     """Whether the server answers, takes the key, and keeps vectors as they are."""
     try:
         found = answering(address)
-        quantised = _quantised(address)
     except ChimeError as error:
         fix = "start it, or correct CHIME_WEAVIATE_URL and the key; without them Chime starts a server of its own"
         return Row(check="weaviate", status="fail", detail=str(error), fix=fix)
+    try:
+        quantised = _quantised(address)
     except (OSError, ValueError) as error:
         detail = f"{found.version} at {found.http_url}{whose} does not show its collections: {error}"
         return Row(check="weaviate", status="warn", detail=detail, fix="let the key read the schema")

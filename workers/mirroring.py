@@ -14,8 +14,9 @@ from workers.projector import Projector
 
 _log = Logger("chime.coordinator")
 
-#: how long a run that has ended waits for its last versions to be shown in the store, seconds
-SETTLE_S = 5.0
+#: how long a run that has ended waits for the store to show its last versions, seconds; and where a server of the
+#: home is being started again meanwhile
+SETTLE_S, _REVIVED_S = 5.0, 30.0
 #: how often a server that cannot be had is asked for, seconds
 _AGAIN_S = 5.0
 
@@ -70,9 +71,15 @@ class Mirroring:
             self._mirror.doubt(reason)
 
     async def settle(self) -> None:
-        """The store shows what was folded last, unless that takes too long; an outage is no reason to wait."""
-        mirror, server = self._mirror, self._server
-        if mirror is not None and server is not None and server.away is None and not await mirror.settle(SETTLE_S):
+        """The store shows what was folded last, unless that takes too long; a server of yours that is away is no reason
+        to wait.
+        """
+        mirror, server, banks = self._mirror, self._server, self._banks
+        if mirror is None or server is None or banks is None:
+            return
+        away = server.away is not None
+        limit_s = SETTLE_S if not away else _REVIVED_S if banks.revives else 0.0
+        if not await mirror.settle(limit_s):
             _log.warning("bank_left_behind", run_id=self._run, behind=mirror.view.behind, reason=mirror.view.waits_for)
 
     async def run(self) -> None:

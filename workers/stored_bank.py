@@ -24,6 +24,8 @@ from workers.header import recorded_head
 #: how long the coordinator of a run may take to build its next generation, seconds
 _BUILD_S = 120.0
 _POLL_S = 0.1
+#: how often a bank that its coordinator writes is looked at, and how far behind it shows what it holds, seconds
+_LOOKS, _BEHIND_S = 5, 1.5
 REBUILD = "chime memory rebuild {run} builds one"
 
 
@@ -95,6 +97,26 @@ async def pruned_by(log: EventLog, version: BankVersion) -> tuple[Banks, dict[Me
     return state.banks, pruned
 
 
+async def checked(there: Server, log: EventLog) -> upkeep.Verified:
+    """The bank of a run held against its log; one that grows meanwhile is looked at again.
+
+    Raises:
+        BadInput: it has none.
+        Unreachable: Weaviate does not answer.
+        Mismatch: it is ahead of its log.
+    """
+    stored, clock, left = StoredBank(there, log), SystemClock(), _LOOKS
+    while True:
+        serving = await stored.serving()
+        banks, pruned = await pruned_by(log, serving.version)
+        found = await upkeep.verify(await stored.server(), stored.generations, banks, pruned)
+        left -= 1
+        if not found.differences or not left or await there.leases.holder(log.run) is None:
+            return found
+        # Rows of the next version are written before it is published, and what people see of them comes a second later.
+        await clock.sleep(_BEHIND_S)
+
+
 async def built_again(there: Server, log: EventLog, version: BankVersion, *, apart: bool) -> Built:
     """The bank of a run at `version`, built anew from its log and held against it.
 
@@ -116,11 +138,11 @@ async def built_again(there: Server, log: EventLog, version: BankVersion, *, apa
     if not apart and await _is_mirrored(there, log):
         version = (await _asked_for(stored, clock)).version
         banks, pruned = await pruned_by(log, version)
-        found = await upkeep.verify(server, generations, banks, list(pruned))
+        found = await upkeep.verify(server, generations, banks, pruned)
     else:
         banks, pruned = await pruned_by(log, version)
-        made = await (upkeep.extra if apart else upkeep.rebuild)(server, generations, banks)
-        found = await upkeep.verify(server, generations, banks, list(pruned), made.generation)
+        made = await (upkeep.apart if apart else upkeep.rebuild)(server, generations, banks)
+        found = await upkeep.verify(server, generations, banks, pruned, made.generation)
     if found.differences:
         raise Mismatch(f"the bank {found.generation} differs from its log already: {found.differences[0]}")
     return Built(

@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -40,6 +40,7 @@ from events.kinds import (
     Experience,
     Folded,
     MergeProposals,
+    Noted,
     Planned,
     Query,
     Retrieved,
@@ -73,13 +74,23 @@ from infra.rehearsal.asking import read_request
 from infra.rehearsal.key import AnswerKey, KeyTask
 from infra.rehearsal.planting import Planting, RehearsalSettings
 from infra.rehearsal.playing import Rehearsal
+from infra.weaviate_address import WeaviateAddress
 from runtime.ports import CallKey, ChatAnswer, ChatModel, ChatRequest, Job, JobQueue, TokenUsage, ToolCall
 from runtime.settings import EpisodeSettings
-from workers.configuration import Configuration, ModelDefaults, PolicySettings, RunSettings
-from workers.connections import Server
+from workers.bank_access import BankAccess
+from workers.configuration import (
+    BankSettings,
+    Configuration,
+    ModelDefaults,
+    PolicySettings,
+    RunSettings,
+    WeaviateSettings,
+)
+from workers.connections import Server, with_banks
 from workers.coordinator import Ground, coordinated
-from workers.engine import Engine
+from workers.engine import OPERATIONAL, Engine
 from workers.header import begin
+from workers.run_stream import tell
 from workers.starting import Beginning, Choice, beginning
 
 DIMENSION = 8
@@ -298,6 +309,9 @@ class World:
     leases: Any = None
     #: what workers see of the store; None = all of it
     workers_store: Any = None
+    #: where the bank server is, and which generation of each bank serves; None = every bank is a replica
+    weaviate: WeaviateAddress | None = None
+    generations: Any = None
     #: put around the handling of every job
     around: Callable[[Callable[[Job], Any]], Callable[[Job], Any]] = lambda advance: advance
 
@@ -307,7 +321,16 @@ class World:
         self.leases = self.leases or LocalLeases(self.clock.monotonic)
 
     def server(self) -> Server:
-        return Server(store=self.store, blobs=self.blobs, calls=self.calls, url="", prefix="t", where="here")
+        return Server(
+            store=self.store, blobs=self.blobs, calls=self.calls, url="", prefix="t", where="here",
+            leases=self.leases, generations=self.generations,
+        )  # fmt: skip
+
+    def with_banks(self) -> AbstractAsyncContextManager[Server]:
+        """The server with a way to its banks."""
+        where = self.weaviate or WeaviateAddress(http_url="http://127.0.0.1:9", grpc_url="", api_key="", version="")
+        settings = WeaviateSettings(url=where.http_url, grpc_url=where.grpc_url, api_key_env="KEY")
+        return with_banks(self.server(), self.home, settings, {"KEY": where.api_key}, self.clock, starting=False)
 
     def log(self, run: str) -> Any:
         return self.store.open(RunId(run))
@@ -334,20 +357,22 @@ class World:
         queue = LocalQueue()
         controls: dict[str, str] = {}
 
-        async def serve(run: str) -> None:
+        async def serve(run: str, banks: BankAccess | None) -> None:
             here = grounded_here(queue, clock=self.clock, leases=self.leases)
+            here = replace(here, banks=banks, generations=self.generations)
             controls[run] = (await coordinated(self.log(run), here)).conductor.control
 
-        there = replace(self.server(), store=self.workers_store or self.store)
         with anyio.fail_after(deadline_s):
             async with AsyncExitStack() as stack:
+                there = await stack.enter_async_context(self.with_banks())
+                there = replace(there, store=self.workers_store or self.store)
                 working = _Engine(there, self.home, {}, self.clock, 16, stack)
                 working.ask(self.model)
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(queue.serve, self.around(working.advance), slots)
                     async with anyio.create_task_group() as serving:
                         for run in runs * coordinators:
-                            serving.start_soon(serve, run)
+                            serving.start_soon(serve, run, there.banks)
                     queue.close()
                     tasks.cancel_scope.cancel()
         return [controls[run] for run in runs]
@@ -372,6 +397,7 @@ def configured(
     epochs: int = 1,
     policy: str = "credit",
     episode: Any = None,
+    store: Any = "replica",
     **parameters: Any,
 ) -> Configuration:
     """A configuration with the rehearsal model behind an address that nobody asks."""
@@ -380,6 +406,7 @@ def configured(
         run=RunSettings(concurrency=concurrency, lag=lag, epochs=epochs),
         policy=PolicySettings(name=policy, parameters=Parameters(**parameters)),
         episode=episode or EpisodeSettings(),
+        bank=BankSettings(store=store),
     )
 
 
@@ -397,6 +424,11 @@ def contents(events: Sequence[Recorded]) -> set[tuple[str, int, str, bytes]]:
 def digests(events: Sequence[Recorded]) -> list[str]:
     """The digest at every version from 1, in order."""
     return [json.loads(one.data)["digest"] for one in events if one.kind == "folded"]
+
+
+async def told_operational(log: Any, facts: Mapping[str, Any]) -> None:
+    """What a resume elsewhere says of a run that goes on."""
+    await tell(log, Noted(topic=OPERATIONAL, facts=dict(facts)))
 
 
 @pytest.fixture(scope="session")
@@ -437,5 +469,6 @@ def world(tmp_path: Path, toy_key: AnswerKey, brisk: None) -> Callable[..., Worl
 def playing() -> Any:
     """Names that tests of whole runs share."""
     return SimpleNamespace(
-        configured=configured, contents=contents, digests=digests, toy=TOY, rehearsed=Rehearsed, world=World
-    )
+        configured=configured, contents=contents, digests=digests, toy=TOY, rehearsed=Rehearsed, world=World,
+        told=told_operational,
+    )  # fmt: skip

@@ -97,7 +97,11 @@ def test_the_store_of_the_banks_changes_nothing_but_where_recalls_come_from(
     replica = chime(home, *asked, "--bank", "replica")["data"]
     assert [(one["bank"], one["embedder"]) for one in (stored, replica)] == [("weaviate", "hash"), ("replica", "hash")]
     assert [one["digest"] for one in stored["rebuilt"]] == [one["digest"] for one in replica["rebuilt"]]
-    assert [one["sources"] for one in stored["rebuilt"]] == [{"weaviate": 12}] * 3
+    for one in stored["rebuilt"]:
+        # A version that is published late is recalled from the full replica meanwhile.
+        assert sum(one["sources"].values()) == 12
+        assert set(one["sources"]) <= {"weaviate", "fallback"}
+        assert one["sources"]["weaviate"] > 0
     assert [one["sources"] for one in replica["rebuilt"]] == [{"exact": 12}] * 3
     assert len({one["digest"] for one in stored["rebuilt"]}) == 3
 

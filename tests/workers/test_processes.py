@@ -28,6 +28,8 @@ from infra.redis_log import RedisLogStore
 from infra.rehearsal.planting import RehearsalSettings
 from infra.rehearsal.server import application
 from infra.rehearsal.truth import TruthFile
+from infra.weaviate_address import WeaviateAddress
+from infra.weaviate_server import named
 
 RUN = "r"
 EPISODES = 10
@@ -361,3 +363,121 @@ def test_no_endpoint(chime: CommandLine, there: There):
     assert "127.0.0.1:9" in err.strip().splitlines()[-1]
     assert "Traceback" not in err
     assert there.length() == 0
+
+
+# -- banks in Weaviate -------------------------------------------------------------------------------------------------
+
+
+def sources(chime: CommandLine) -> dict[str, int]:
+    """The run's recalls by where they came from."""
+    found: dict[str, int] = chime.json("run", "show", RUN)["data"]["recalls"]
+    return found
+
+
+@pytest.mark.timeout(400)
+def test_a_homes_weaviate_that_dies_is_started_again(
+    chime: CommandLine, endpoint: Endpoint, digest: str, tmp_path: Path, weaviate_tools: Path
+):
+    """Kill -9 of the home's own Weaviate in the middle of a run: it is back, the run ends as ever, its bank whole."""
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "tools").symlink_to(weaviate_tools)
+    process = chime.begin(*start(endpoint, "--bank", "weaviate"))
+    until(lambda: endpoint.left < 1_000_000 - 12)
+    server = named(home)
+    assert server is not None
+    assert server.process is not None
+    server.process.signal_group(signal.SIGKILL)
+    chime.ended(process)
+    assert chime.alive() == []
+    assert chime.json("log", "verify", RUN)["data"]["digest"] == digest
+    assert set(sources(chime)) <= {"weaviate", "fallback"}
+    assert not (home / "weaviate" / "server.json").exists(), "it ends with its last user"
+    found = chime.json("memory", "search", RUN, "an order")["data"]
+    assert (found["source"], found["version"]) == ("weaviate", EPISODES)
+    assert chime.json("memory", "verify", RUN)["data"]["differences"] == []
+    assert not (home / "weaviate" / "server.json").exists()
+
+
+@pytest.fixture
+def weaviate(chime: CommandLine, weaviate_server: WeaviateAddress) -> WeaviateAddress:
+    """The command line is told of the tests' Weaviate."""
+    chime.environment |= {
+        "CHIME_WEAVIATE_URL": weaviate_server.http_url,
+        "CHIME_WEAVIATE_GRPC_URL": weaviate_server.grpc_url,
+        "CHIME_WEAVIATE_API_KEY": weaviate_server.api_key,
+    }
+    return weaviate_server
+
+
+def test_a_weaviate_that_does_not_take_us(
+    chime: CommandLine, there: There, endpoint: Endpoint, weaviate: WeaviateAddress
+):
+    """A run is not begun where its bank server refuses the key or does not answer: one line, and the way on."""
+    chime.environment["CHIME_WEAVIATE_API_KEY"] = "not-the-key"
+    _, err = chime(*start(endpoint, "--bank", "weaviate"), code=2)
+    assert "refuses the key" in err.strip().splitlines()[-1]
+    assert "not-the-key" not in err
+    chime.environment["CHIME_WEAVIATE_URL"] = "http://127.0.0.1:9"
+    _, err = chime(*start(endpoint, "--bank", "weaviate"), code=3)
+    last = err.strip().splitlines()[-1]
+    assert "127.0.0.1:9" in last
+    assert "--bank replica" in last
+    assert "Traceback" not in err
+    assert there.length() == 0
+
+
+def test_a_run_goes_on_with_another_store(
+    chime: CommandLine, there: There, endpoint: Endpoint, digest: str, weaviate: WeaviateAddress
+):
+    """`run resume --bank` moves a run's recalls to Weaviate in its middle; the log says so, the digest is as ever."""
+    process = chime.begin(*start(endpoint))
+    until(lambda: there.length() > 12)
+    process.send_signal(signal.SIGINT)
+    chime.ended(process, 130)
+    chime("run", "resume", RUN, "--bank", "weaviate")
+    assert verified(there) == digest
+    found = sources(chime)
+    assert found["exact"] > 0
+    assert found.get("weaviate", 0) + found.get("fallback", 0) > 0
+    assert "bank store   weaviate; recalls: exact" in chime("run", "show", RUN)[0]
+    assert chime.json("memory", "verify", RUN)["data"]["differences"] == []
+
+
+def test_a_paused_coordinator_writes_into_a_dead_generation(
+    chime: CommandLine, there: There, endpoint: Endpoint, digest: str, weaviate: WeaviateAddress
+):
+    """A holder that is stopped, replaced and wakes up leaves the bank of its successor alone."""
+    coordinators = {chime.begin("coordinator").pid for _ in range(2)}
+    for kind in ("act", "diagnose"):
+        chime.begin("worker", kind, "--slots", "4")
+    beginner = chime.begin(*start(endpoint, "--bank", "weaviate"))
+    with redis.Redis.from_url(there.url, decode_responses=True) as client:
+        key = f"{there.prefix}:{{{RUN}}}"
+
+        def holder() -> int:
+            name = client.hget(f"{key}:lease", "holder")
+            pid = int(str(name).split("-")[-2]) if name else 0
+            return pid if pid in coordinators else 0
+
+        def serving() -> str:
+            return str(client.hget(f"{key}:bank", "serving") or "").partition(" ")[0]
+
+        until(lambda: there.length() > 0)
+        beginner.kill()
+        until(lambda: holder() and serving() and there.length() > 20)
+        before, paused = serving(), holder()
+        os.kill(paused, signal.SIGSTOP)
+        until(lambda: serving() != before)
+        os.kill(paused, signal.SIGCONT)
+        until(lambda: there.kinds()[-1:] == ["run_finished"])
+        after = serving()
+    assert number_of(after) > number_of(before)
+    assert verified(there) == digest
+    found = chime.json("memory", "verify", RUN)["data"]
+    assert (found["generation"], found["version"], found["differences"]) == (after, EPISODES, [])
+
+
+def number_of(name: str) -> int:
+    """The number of a generation."""
+    return int(name.rpartition("_")[2].partition("-")[0])

@@ -18,7 +18,7 @@ from workers.connections import Server, with_banks
 from workers.invocation import Code, Invocation, chime_command, run_async
 from workers.output import Column
 from workers.sources import newest_version, server, split_words
-from workers.stored_bank import Built, StoredBank, built_again, pruned_by, unowned_banks
+from workers.stored_bank import Built, built_again, checked, unowned_banks
 from workers.terminal import clipped
 from workers.views.banks import version_at
 
@@ -80,10 +80,7 @@ def verify(invocation: Invocation, run: str | None) -> Code:
     async def work() -> upkeep.Verified:
         async with banked(invocation) as there:
             log = await there.existing(run) if run is not None else await there.newest()
-            stored = StoredBank(there, log)
-            serving = await stored.serving()
-            banks, pruned = await pruned_by(log, serving.version)
-            return await upkeep.verify(await stored.server(), stored.generations, banks, pruned)
+            return await checked(there, log)
 
     found = run_async(work)
     output = invocation.output

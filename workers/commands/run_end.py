@@ -145,10 +145,13 @@ async def _without_bank(invocation: Invocation, logs: Server, run: RunId, *, dry
     ) as there:
         try:
             server = await there.banks.server() if there.banks is not None else None
-            await upkeep.forget(server, generations)
-        except ChimeError as away:
-            await upkeep.forget(None, generations)
-            invocation.output.note(f"note: {away}; `chime memory gc` removes the run's banks once it answers")
+            why = (server.away or "") if server is not None else ""
+        except ChimeError as error:
+            server, why = None, str(error)
+        removed = await upkeep.forget(server, generations)
+        if removed < len(names):
+            why = f"{why}; " if why else ""
+            invocation.output.note(f"note: {why}`chime memory gc` removes the run's banks once Weaviate answers")
     return len(names)
 
 

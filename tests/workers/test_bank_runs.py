@@ -1,0 +1,321 @@
+"""Runs whose bank is in a real Weaviate: the same banks as ever, whatever becomes of the server meanwhile."""
+
+import json
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import anyio
+import pytest
+
+from events.errors import VersionGap
+from events.ids import Position, RunId
+from events.log import Recorded
+from infra.banks import upkeep
+from infra.banks.generations import Generations, RunGenerations
+from infra.blobs import RedisBlobs
+from infra.calls import RedisCalls
+from infra.clock import SystemClock
+from infra.leases import RedisLeases
+from infra.redis_client import connected
+from infra.redis_log import RedisLogStore
+from infra.weaviate_address import WeaviateAddress
+from runtime.ports import EventLog, Job
+from workers.stored_bank import pruned_by
+
+RUN = "r"
+LIMIT = 10
+#: seconds within which everything here ends, on a machine that is busy with other things
+DEADLINE_S = 120.0
+
+#: a server of the tests' own, as its fixture makes it
+OwnWeaviate = Any
+
+
+@dataclass
+class Stored:
+    """A world whose runs are recalled from Weaviate."""
+
+    world: Any
+    redis: Any
+    generations: Generations
+
+    @property
+    def of(self) -> RunGenerations:
+        return self.generations.of(RunId(RUN))
+
+    async def differences(self) -> list[str]:
+        """What the bank that serves holds otherwise than the log."""
+        async with self.world.with_banks() as there:
+            serving = await self.of.serving()
+            assert serving is not None, "nothing was published"
+            banks, pruned = await pruned_by(self.world.log(RUN), serving.version)
+            return list((await upkeep.verify(await there.banks.server(), self.of, banks, pruned)).differences)
+
+
+@asynccontextmanager
+async def stored(world: Any, url: str, prefix: str, address: WeaviateAddress, **given: Any) -> AsyncIterator[Stored]:
+    """A world on a real Redis and a real Weaviate."""
+    async with connected(url) as redis:
+        clock = SystemClock()
+        generations = Generations(redis, prefix, "here")
+        made = world(
+            store=RedisLogStore(redis, prefix, clock, "here"), blobs=RedisBlobs(redis, prefix, "here"),
+            calls=RedisCalls(redis, prefix, "here"), leases=RedisLeases(redis, prefix, "here"),
+            weaviate=address, generations=generations, **given,
+        )  # fmt: skip
+        yield Stored(made, redis, generations)
+
+
+def sources(events: Sequence[Recorded]) -> Counter[str]:
+    """Recalls by where they came from."""
+    return Counter(json.loads(one.data)["source"] for one in events if one.kind == "retrieved")
+
+
+async def until(true: Callable[[], Awaitable[Any]]) -> Any:
+    """Waits for a condition; what it gave."""
+    with anyio.fail_after(DEADLINE_S):
+        while not (found := await true()):  # noqa: ASYNC110 - a state of the world, not of a task that could tell us
+            await anyio.sleep(0.01)
+    return found
+
+
+class Gate:
+    """Holds every job back while it is shut."""
+
+    def __init__(self) -> None:
+        self.open = anyio.Event()
+        self.open.set()
+
+    def shut(self) -> None:
+        self.open = anyio.Event()
+
+    def around(self, advance: Callable[[Job], Any]) -> Callable[[Job], Any]:
+        async def held(job: Job) -> None:
+            await self.open.wait()
+            await advance(job)
+
+        return held
+
+
+@pytest.fixture
+async def expected(world: Any, playing: Any) -> list[str]:
+    """The digest at every version of the same run, recalled from replicas."""
+    return list(playing.digests(await world().play(RUN, plan(playing, store="replica"), limit=LIMIT)))
+
+
+def plan(playing: Any, store: str = "weaviate") -> Any:
+    return playing.configured(concurrency=4, lag=4, store=store)
+
+
+async def test_a_run_recalls_from_weaviate(
+    world: Any, playing: Any, redis_server: Any, redis_prefix: str, weaviate_server: WeaviateAddress,
+    expected: list[str], monkeypatch: pytest.MonkeyPatch,
+):  # fmt: skip
+    """Every recall says `weaviate`, every version has the digest of replicas, and the bank holds what the log says."""
+    # Slow machines publish late: what is waited for in vain would be recalled from a replica.
+    monkeypatch.setattr("infra.banks.stored._PUBLISHED_S", 60.0)
+    replicas = await world().play(RUN, plan(playing, store="replica"), limit=LIMIT)
+    async with stored(world, redis_server.url, redis_prefix, weaviate_server) as here:
+        events = await here.world.play(RUN, plan(playing), limit=LIMIT)
+        assert sources(events) == {"weaviate": 2 * LIMIT}
+        assert playing.digests(events) == expected
+        assert playing.contents(events) == playing.contents(replicas)
+        serving = await here.of.serving()
+        assert serving is not None
+        assert serving.version == LIMIT
+        assert await here.differences() == []
+
+
+async def test_each_term_has_a_generation(
+    world: Any, playing: Any, redis_server: Any, redis_prefix: str, weaviate_server: WeaviateAddress,
+    expected: list[str],
+):  # fmt: skip
+    """A run that is stopped and goes on elsewhere has its bank built anew; both recall from Weaviate."""
+    async with stored(world, redis_server.url, redis_prefix, weaviate_server) as here:
+        log = await here.world.begin(RUN, plan(playing), limit=LIMIT)
+
+        async def grown() -> bool:
+            return bool(await log.head() > 30 and await here.of.serving())
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(here.world.drive, RUN)
+            await until(grown)
+            tasks.cancel_scope.cancel()
+        first = await here.of.serving()
+        assert await here.world.drive(RUN, deadline_s=DEADLINE_S) == ["finished"]
+        second = await here.of.serving()
+        assert first is not None
+        assert second is not None
+        assert first.generation != second.generation
+        events = await here.world.recorded(RUN)
+        assert playing.digests(events) == expected
+        assert sources(events)["weaviate"] > 0
+        assert await here.differences() == []
+
+
+async def test_a_run_moves_between_stores(
+    world: Any, playing: Any, redis_server: Any, redis_prefix: str, weaviate_server: WeaviateAddress,
+    expected: list[str],
+):  # fmt: skip
+    """What is said of the store in the middle of a run counts at once, for its mirror and for its recalls."""
+    gate = Gate()
+    async with stored(world, redis_server.url, redis_prefix, weaviate_server, around=gate.around) as here:
+        log = await here.world.begin(RUN, plan(playing, store="replica"), limit=LIMIT)
+
+        async def disturb() -> None:
+            await until(lambda: _beyond(log, 25))
+            gate.shut()
+            await playing.told(log, {"bank": {"store": "weaviate"}})
+            await until(here.of.serving)
+            gate.open.set()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(disturb)
+            assert await here.world.drive(RUN, deadline_s=DEADLINE_S) == ["finished"]
+        events = await here.world.recorded(RUN)
+        assert playing.digests(events) == expected
+        found = sources(events)
+        assert found["exact"] > 0
+        assert found["weaviate"] > 0
+        assert await here.differences() == []
+
+
+async def _beyond(log: EventLog, position: int) -> bool:
+    return await log.head() > position
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """What becomes of a server in the middle of a run, and how it comes back before the run's last episodes."""
+
+    name: str
+    begins: Callable[[OwnWeaviate], None]
+    ends: Callable[[OwnWeaviate], None] | None
+
+
+def _with_another_key(server: OwnWeaviate) -> None:
+    server.stop()
+    server.start(api_key="another-key-than-before")
+
+
+TROUBLES = (
+    Trouble("kill-9", lambda server: server.kill(), lambda server: server.start()),
+    Trouble("wiped", lambda server: server.wipe(), lambda server: server.start()),
+    Trouble("hung", lambda server: server.pause(), lambda server: server.resume()),
+    Trouble("gone", lambda server: server.stop(), None),
+    Trouble("other-key", _with_another_key, None),
+)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("trouble", TROUBLES, ids=lambda trouble: trouble.name)
+async def test_trouble_in_the_middle_of_a_run(
+    trouble: Trouble, world: Any, playing: Any, redis_server: Any, redis_prefix: str, own_weaviate_server: OwnWeaviate,
+    expected: list[str],
+):  # fmt: skip
+    """The run goes on from full replicas, recalls from Weaviate again once that is back, and ends with its digest."""
+    address = await anyio.to_thread.run_sync(own_weaviate_server.start)
+    gate = Gate()
+    async with stored(world, redis_server.url, redis_prefix, address, around=gate.around) as here:
+        log = await here.world.begin(RUN, plan(playing), limit=LIMIT)
+
+        async def disturb() -> None:
+            await until(lambda: _recalled(log, "weaviate", 0))
+            gate.shut()
+            await anyio.to_thread.run_sync(trouble.begins, own_weaviate_server)
+            begun = await log.head()
+            gate.open.set()
+            await until(lambda: _recalled(log, "fallback", begun))
+            if trouble.ends is not None:
+                await anyio.to_thread.run_sync(trouble.ends, own_weaviate_server)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(disturb)
+            assert await here.world.drive(RUN, deadline_s=DEADLINE_S) == ["finished"]
+        events = await here.world.recorded(RUN)
+        assert playing.digests(events) == expected
+        found = sources(events)
+        assert set(found) == {"weaviate", "fallback"}
+        assert {one.attempt for one in events} == {1}, "no job was lost over it"
+        if trouble.ends is not None:
+            assert await here.differences() == []
+
+
+async def _recalled(log: EventLog, source: str, after: int) -> bool:
+    """Whether a recall after that position came from there."""
+    async for page in log.pages(Position(after)):
+        if any(one.kind == "retrieved" and json.loads(one.data)["source"] == source for one in page):
+            return True
+    return False
+
+
+class _Old(BaseHTTPRequestHandler):
+    """What a Weaviate of long ago says of itself."""
+
+    def do_GET(self) -> None:
+        body = json.dumps({"version": "1.19.0"}).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def old_server() -> Iterator[WeaviateAddress]:
+    """An address where a server of an old version answers on REST."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Old) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        yield WeaviateAddress(http_url=url, grpc_url="127.0.0.1:9", api_key="", version="")
+        server.shutdown()
+        thread.join()
+
+
+async def test_a_server_of_an_old_version(
+    world: Any, playing: Any, redis_server: Any, redis_prefix: str, old_server: WeaviateAddress, expected: list[str]
+):
+    """A run that meets a server which is too old is recalled from replicas, and nothing is published."""
+    async with stored(world, redis_server.url, redis_prefix, old_server) as here:
+        events = await here.world.play(RUN, plan(playing), limit=LIMIT)
+        assert sources(events) == {"fallback": 2 * LIMIT}
+        assert playing.digests(events) == expected
+        assert await here.of.serving() is None
+
+
+async def test_a_lost_tail_begins_another_generation(
+    world: Any, playing: Any, redis_server: Any, redis_prefix: str, weaviate_server: WeaviateAddress,
+    expected: list[str], monkeypatch: pytest.MonkeyPatch,
+):  # fmt: skip
+    """Where the log is read again the bank is built again: what was mirrored before belongs to banks that went."""
+    async with stored(world, redis_server.url, redis_prefix, weaviate_server) as here:
+        log = await here.world.begin(RUN, plan(playing), limit=LIMIT)
+        gaps = 0
+
+        async def read(self: Any, after: Position, limit: int, kinds: frozenset[str] | None = None) -> list[Recorded]:
+            nonlocal gaps
+            if not gaps and after > 30 and await here.of.serving():
+                gaps += 1
+                raise VersionGap("head of run r", int(after), 3)
+            found: list[Recorded] = await whole(self, after, limit, kinds)
+            return found
+
+        whole = type(log).read
+        monkeypatch.setattr(type(log), "read", read)
+        assert await here.world.drive(RUN, deadline_s=DEADLINE_S) == ["finished"]
+        events = await here.world.recorded(RUN)
+        assert gaps == 1
+        assert playing.digests(events) == expected
+        serving = await here.of.serving()
+        assert serving is not None
+        assert "_2-" in serving.generation, "the second one that was begun"
+        assert await here.differences() == []
