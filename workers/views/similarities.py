@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from xml.sax.saxutils import escape
 
 from workers.calibration import BARS, BARS_PER_ONE, Calibration, Histogram, Of
+from workers.terminal import clipped
 
 #: what a histogram is of, for people
 TITLES: Mapping[Of, str] = {
@@ -53,31 +54,30 @@ _STYLE = (
     "stroke-dasharray:4 3}.t{fill:#b42318}.a{stroke:#8c959f}@media(prefers-color-scheme:dark){text{fill:#e6edf3}"
     ".b{fill:#6cb6ff}.m{stroke:#ff9d8f}.t{fill:#ff9d8f}.a{stroke:#6e7681}}"
 )
-_LEFT, _RIGHT, _TOP, _HEIGHT, _PANEL, _FOOT = 16, 624, 24, 96, 164, 32
+_LEFT, _RIGHT, _TOP, _HEIGHT, _PANEL, _HEAD = 16, 624, 24, 96, 164, 48
+#: characters of a fingerprint that fit beside each other
+_FINGERPRINT = 80
 
 
 def svg(calibration: Calibration) -> str:
     """The histograms above each other as one SVG of a few kilobytes; light or dark as its reader's system is."""
     named = escape(f"Similarities of run {calibration.run}")
     told = escape("; ".join(_told(one, mark) for one, mark in _panels(calibration)))
-    height = _FOOT + _PANEL * len(calibration.histograms)
+    height = _HEAD + _PANEL * len(calibration.histograms)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 640 {height}" width="640" height="{height}" role="img" '
         f'aria-labelledby="t d"><title id="t">{named}</title><desc id="d">{told}</desc><style>{_STYLE}</style>',
-        f'<text x="{_LEFT}" y="20">{named}, embedded with {escape(_short(calibration.embedder))}</text>',
+        f'<text x="{_LEFT}" y="20">{named}</text>',
+        f'<text x="{_LEFT}" y="36">embedded with {escape(clipped(calibration.embedder, _FINGERPRINT))}</text>',
     ]
     for place, (histogram, mark) in enumerate(_panels(calibration)):
-        parts += _panel(histogram, mark, _FOOT + place * _PANEL)
+        parts += _panel(histogram, mark, _HEAD + place * _PANEL)
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
 def _panels(calibration: Calibration) -> Iterator[tuple[Histogram, tuple[str, float]]]:
     places = marks(calibration)
     return ((one, places[one.of]) for one in calibration.histograms)
-
-
-def _short(fingerprint: str) -> str:
-    return fingerprint if len(fingerprint) <= 60 else f"{fingerprint[:59]}…"
 
 
 def _told(histogram: Histogram, mark: tuple[str, float]) -> str:
