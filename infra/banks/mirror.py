@@ -156,14 +156,16 @@ class Mirror:
                 await self._news.wait()
             self._news = anyio.Event()
             try:
-                await self._step()
+                stepped = await self._step()
             except (Unreachable, Mismatch, BadInput) as error:
                 self._failed(error)
                 await self._clock.sleep(again_s)
                 again_s = min(2 * again_s, longest_s)
                 self._news.set()
             else:
-                self._waits_for, again_s = "", _AGAIN_S[0]
+                again_s = _AGAIN_S[0]
+                if stepped:
+                    self._waits_for = ""
             self._stepped.set()
             self._stepped = anyio.Event()
 
@@ -184,9 +186,10 @@ class Mirror:
         self._changes.clear()
         self._doubt, self._shown = "", False
 
-    async def _step(self) -> None:
+    async def _step(self) -> bool:
+        """Whether there is anything to mirror."""
         if self._window is None or self._term is None:
-            return
+            return False
         due = self._clock.monotonic() - self._kept_at >= _KEEP_S
         if due:
             await self._look()
@@ -199,6 +202,7 @@ class Mirror:
             await self._catch_up(self._store)
         if due and self._store is not None:
             await self._keep(self._store)
+        return True
 
     async def _look(self) -> None:
         """Whether the generation is still ours, and undoubted."""
