@@ -42,9 +42,8 @@ SEGMENT = 2000
 #: events in one page
 PAGE = 100
 
-#: so much `data` is read at a time, bytes: going to a thread costs what reading 50 events does, and what lies ready
-#: for longer has left the processor's cache
-_AHEAD = 1 << 20
+#: so much `data` is read ahead at a time, bytes: going to a thread costs what reading 50 events does
+_AHEAD = 1 << 22
 
 _SEGMENT_NAME = re.compile(r"[0-9]{6,}\.jsonl\.zst")
 _HEX = re.compile(r"[0-9a-f]{64}")
