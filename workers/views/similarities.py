@@ -30,7 +30,7 @@ def marks(calibration: Calibration) -> dict[Of, tuple[str, float]]:
     return {
         "query_scenario": (f"floor {values['floor']:g}", values["floor"]),
         "scenario_scenario": (f"theta_merge {values['theta_merge']:g}", values["theta_merge"]),
-        "experience_experience": (f"1 - novelty {values['novelty']:g}", 1 - values["novelty"]),
+        "experience_experience": (f"1 - novelty = {1 - values['novelty']:g}", 1 - values["novelty"]),
     }
 
 
