@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from msgspec import Struct
 
-from events.codec import decode
+from events.codec import content_sha256, decode
 from events.ids import RunId, Stage, StreamId, Version
 from events.kinds import AnyEvent, Evaluator, Executed, Planned, Retrieved, RunConfig, Scored
 from events.parameters import Parameters
@@ -52,6 +52,8 @@ class Progress(Struct, frozen=True, kw_only=True):
     """One episode as its stream stands: its events in order, from version 1."""
 
     events: list[AnyEvent]
+    #: of the last one, as of a draft; "" for none
+    sha256: str = ""
 
     def retrieved(self, stage: Stage) -> Retrieved | None:
         return next((one for one in self.events if isinstance(one, Retrieved) and one.stage == stage), None)
@@ -83,4 +85,6 @@ class Progress(Struct, frozen=True, kw_only=True):
 
 async def progress(log: EventLog, stream: StreamId) -> Progress:
     """The episode as the log has it."""
-    return Progress(events=[decode(one) for one in await log.read_stream(stream)])
+    there = await log.read_stream(stream)
+    sha256 = content_sha256(there[-1].kind, there[-1].data) if there else ""
+    return Progress(events=[decode(one) for one in there], sha256=sha256)

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from events.bank import Item
 from events.codec import DEEPEST, canonical, clean_text, drafted
 from events.errors import Mismatch
-from events.ids import RUN_STREAM, STAGES, BankVersion, Stage, episode_stream, event_id
+from events.ids import RUN_STREAM, STAGES, BankVersion, Stage, Version, episode_stream, event_id
 from events.kinds import (
     Abandoned,
     AnyEvent,
@@ -166,8 +166,11 @@ class _Stages:
         """
         run, first = self._ctx.run, at.next_version
         cause = event_id(run, self.stream, first - 1) if at.events else event_id(run, RUN_STREAM, 1)
-        # A recall is of banks that the log has made, or it is of none: a server that lost its tail has lost them too.
+        # A recall is of banks that the log has made, the rest is made from what precedes it. A server may have lost its
+        # tail, and them with it, and another worker may have written something else since.
         basis = self._basis if any(isinstance(event, Retrieved) for event in events) else None
+        if basis is None and at.events:
+            basis = Basis(stream=self.stream, version=Version(first - 1), sha256=at.sha256)
         origin = Origin(cause=cause, attempt=self._job.attempt, basis=basis)
         made = [drafted(event) for event in events]
         drafts = [one for one, _ in made]
@@ -182,7 +185,7 @@ class _Stages:
             # Somebody was here before, perhaps this job before its process died, and may have gone on from there.
             return await self.progress()
         # As whoever takes over would read them: that may say less than the objects they were made of.
-        return Progress(events=[*at.events, *(read for _, read in made)])
+        return Progress(events=[*at.events, *(read for _, read in made)], sha256=drafts[-1].sha256)
 
     def _lap(self) -> int:
         """Milliseconds since the last stage of this job."""

@@ -18,7 +18,7 @@ from runtime.task import Description, Evaluation, Message, Opening, StepResult, 
 
 
 class Basis(Struct, frozen=True, kw_only=True):
-    """An event of another stream that a new one was made from: a server may have lost it meanwhile."""
+    """An event that a new one was made from: a server may have lost it meanwhile, and another one be in its place."""
 
     stream: StreamId
     version: Version
@@ -31,7 +31,7 @@ class Origin(Struct, frozen=True, kw_only=True):
 
     cause: str | None
     attempt: int = 1
-    #: not recorded; None = nothing but what its own stream holds
+    #: not recorded; None = nothing
     basis: Basis | None = None
 
 

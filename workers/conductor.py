@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from events.checkpoint import Checkpoint
-from events.codec import decode, draft
+from events.codec import content_sha256, decode, draft
 from events.ids import RUN_STREAM, StreamId, Version, episode_of, episode_stream
 from events.kinds import (
     Abandoned,
@@ -30,7 +30,7 @@ from events.kinds import (
 from events.log import Recorded
 from runtime.gate import degraded
 from runtime.logger import Logger
-from runtime.ports import EventLog, Failures, Job, JobKind, JobQueue, Origin, StreamIndex, Taken, Tries
+from runtime.ports import Basis, EventLog, Failures, Job, JobKind, JobQueue, Origin, StreamIndex, Taken, Tries
 from runtime.schedule import ATTEMPTS, ENDINGS, Due, due
 from workers.bank_store import named_store
 from workers.run_stream import tell
@@ -333,9 +333,13 @@ class Conductor:
             scored = next(one for one in events if isinstance(one, Scored))
             retrieved = [one for one in events if isinstance(one, Retrieved)]
             event = degraded("worker_lost", success=scored.success, retrieved=retrieved)
-        cause = recorded[-1].id if recorded else None
-        first = Version(len(recorded) + 1)
-        result = await self._events.append(stream, first, [draft(event)], Origin(cause=cause, attempt=job.attempt))
+        origin = Origin(cause=None, attempt=job.attempt)
+        if recorded:
+            last = recorded[-1]
+            sha256 = content_sha256(last.kind, last.data)
+            basis = Basis(stream=stream, version=last.version, sha256=sha256)
+            origin = Origin(cause=last.id, attempt=job.attempt, basis=basis)
+        result = await self._events.append(stream, Version(len(recorded) + 1), [draft(event)], origin)
         _log.error("job_given_up", run_id=job.run, episode=job.episode, stage=job.kind, attempts=job.attempt)
         if not isinstance(result, Taken):
             del self._outstanding[job.kind, job.episode]

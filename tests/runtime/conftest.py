@@ -104,6 +104,10 @@ class FakeLog:
             if content_sha256(old.kind, old.data) != new.sha256:
                 return Taken(stored=old)
         known = len(there) - first + 1
+        if known < len(drafts) and (basis := origin.basis) is not None and basis.stream == stream:
+            before = there[basis.version - 1]
+            if content_sha256(before.kind, before.data) != basis.sha256:
+                raise VersionGap(f"{stream}, made from {basis.version}", basis.version, 0)
         for draft in drafts[known:]:
             self.total += 1
             version = len(there) + 1

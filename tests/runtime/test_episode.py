@@ -8,6 +8,7 @@ import structlog
 from msgspec.structs import replace
 
 from events.codec import draft
+from events.errors import VersionGap
 from events.ids import Version, episode_stream
 from events.kinds import Abandoned, Diagnosed, Executed, Planned, Query, Retrieved, Scored
 from events.rules import text_sha256
@@ -131,6 +132,27 @@ async def test_what_a_job_wrote_it_does_not_read_again(world, monkeypatch):
     await act(world.job(t=1), world.context())
     assert len(reads) == 4
     assert world.log.kinds(1) == WHOLE[:5]
+
+
+@pytest.mark.parametrize("kind", ["act", "diagnose"])
+async def test_nothing_follows_an_event_it_was_not_made_from(world, kind):
+    """A server loses the event before, another worker writes a different one: what it led to is not written."""
+    await play(world)
+    there = world.log.streams[episode_stream(0)]
+    version = {"act": 3, "diagnose": 5}[kind]
+    del there[version:]
+    other = there[version - 1]
+
+    async def loses(stream, first):
+        assert first == version + 1
+        data = other.data.replace(b"kitchen", b"hall") if kind == "act" else other.data.replace(b"true", b"false", 1)
+        assert data != other.data
+        there[version - 1] = replace(other, data=data)
+
+    world.log.before = loses
+    with pytest.raises(VersionGap, match="made from"):
+        await (act if kind == "act" else diagnose)(world.job(kind), world.context())
+    assert len(there) == version
 
 
 @pytest.mark.parametrize("append", [1, 2])
