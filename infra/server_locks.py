@@ -7,7 +7,7 @@ server; `users.lock` is shared by all who use it; `server.lock` is held by the s
 import fcntl
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -109,7 +109,12 @@ class ServerLocks:
         """Whether a process keeps the server's lock open: it is the server, whatever its pid was before."""
         try:
             lock = (self._folder / "server.lock").stat()
-            opened = [one.stat() for one in Path(f"/proc/{pid}/fd").iterdir() if one.exists()]
+            opened = list(Path(f"/proc/{pid}/fd").iterdir())
         except OSError:
             return False
-        return any((one.st_dev, one.st_ino) == (lock.st_dev, lock.st_ino) for one in opened)
+        for one in opened:
+            with suppress(OSError):  # closed meanwhile
+                found = one.stat()
+                if (found.st_dev, found.st_ino) == (lock.st_dev, lock.st_ino):
+                    return True
+        return False

@@ -36,7 +36,7 @@ IMAGE = f"cr.weaviate.io/semitechnologies/weaviate:{VERSION}"
 PROBE_S = 30.0
 _POLL_S = 0.05
 #: how long a container engine may take to say that it is there, seconds
-_ENGINE_S = 15.0
+_ENGINE_S = 10.0
 
 #: what a user can do, said where every way has failed
 ADVICE = (

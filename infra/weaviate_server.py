@@ -336,14 +336,16 @@ class _Use:
             if one is not None:
                 self._say(one, program)
                 return one
+            if before is None and not self._locks.held:
+                self._forget()
             if self._locks.held or sound(program, self._waiter):
                 # Another one would meet the same: a folder that is full or cannot be written, files it cannot read.
                 raise Unreachable(f"no Weaviate starts on {self._folder}: {misses[-1]}")
-        if before is None:
-            self._forget()
         raise Unreachable(f"no Weaviate {VERSION} to be had ({'; '.join(misses)}): {ADVICE}")
 
     def _say(self, one: Running, program: Program) -> None:
+        if self._how.progress is silent:
+            return  # what comes next is not looked up for nobody
         later = [way.name for way in after(program.way, ways(self._tools)) if way.open]
         then = f"; without it: {', '.join(later)}" if later else ""
         self._how.progress(f"Weaviate {one.version} from {program.way} ({program.image or program.path}){then}")
