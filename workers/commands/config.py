@@ -12,7 +12,8 @@ from workers.presets import meaning
 @click.option("--origin", is_flag=True, help="Say where each value comes from.")
 @click.option("--diff", is_flag=True, help="Only what differs from the defaults.")
 def show(invocation: Invocation, origin: bool, diff: bool) -> None:
-    """Print every setting. Flags win over the environment, over chime.toml, over a preset, over the defaults.
+    """Print every setting. Flags win over the environment, over chime.toml, over a preset, over the defaults; the
+    thresholds that nobody gives are those of the chosen embedder's profile.
 
     A role's setting that is not given is that of [models] and is not listed. `CHIME_POLICY_THETA_MERGE` is the
     variable of `policy.theta_merge`, and so on.

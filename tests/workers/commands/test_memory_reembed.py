@@ -71,6 +71,19 @@ def test_the_new_log_is_whole(chime: Any, uploaded: Any, made_run: Any, served: 
     assert Path("child.jsonl").read_bytes() == Path("again.jsonl").read_bytes()
 
 
+def test_deleted_it_leaves_nothing(
+    chime: Any, uploaded: Any, made_run: Any, served: EmbeddingServer, keys_left: Any
+) -> None:
+    """With the run go the vectors that were remembered for it."""
+    uploaded(made_run())
+    before = keys_left()
+    chime("memory", "reembed", MADE, "--at", "2", "--run", "child", *chosen(served))
+    assert any("{child}" in key for key in keys_left())
+    chime("run", "delete", "child", "--force")
+    assert [key for key in keys_left() if "child" in key] == []
+    assert set(before) <= set(keys_left())
+
+
 def test_said_twice_it_is_the_same_run(chime: Any, uploaded: Any, made_run: Any, served: EmbeddingServer) -> None:
     """The same command again goes on with what is there; another bank under that name is refused."""
     uploaded(made_run())
