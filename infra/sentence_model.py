@@ -4,13 +4,13 @@ Imported by name, in the thread that embeds; part of the extra `st`.
 """
 
 import os
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 # Before the tokenizers are imported: a thread pool of theirs would be a second thread beside the model's.
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -28,7 +28,7 @@ _STEP = 16
 class Loading(Struct, frozen=True, kw_only=True):
     """What a model is loaded with."""
 
-    folder: Path
+    folder: str
     #: components that are kept, before normalising
     dimension: int
     #: tokens; 0 = the model's own
@@ -39,6 +39,15 @@ class Loading(Struct, frozen=True, kw_only=True):
     dtype: str
     #: of torch; "auto" = a GPU where there is one
     device: str
+
+
+def load(given: Mapping[str, Any]) -> "SentenceModel":
+    """The model that a `Loading`'s fields say.
+
+    Raises:
+        BadInput: it is no such model, or not of that dimension or length.
+    """
+    return SentenceModel(msgspec.convert(given, Loading))
 
 
 class SentenceModel:
@@ -55,7 +64,7 @@ class SentenceModel:
         logging.disable_progress_bar()
         try:
             self._model = SentenceTransformer(
-                str(loading.folder),
+                loading.folder,
                 device=None if loading.device == "auto" else loading.device,
                 local_files_only=True,
                 model_kwargs={"dtype": getattr(torch, loading.dtype)},

