@@ -234,6 +234,13 @@ class SharingRedis(Redis):
         """As `Line.ask_with_others`: for commands that may share one, and are harmless when they run twice."""
         return self._tried(lambda line: line.ask_with_others(head, name, arguments))
 
+    async def entries(self, key: str, first: int, count: int) -> list[Any]:
+        """Up to `count` entries of a stream from `first` on, each [id, [name, value, ...]] as it came.
+
+        redis-py makes a dictionary of each, which a reader that passes most of them over does not need.
+        """
+        return cast("list[Any]", await self._reply(packed(("XRANGE", key, f"{first}-0", "+", "COUNT", count))))
+
     def _reply(self, command: bytes) -> Awaitable[Any]:
         return self._tried(lambda line: line.ask(command))
 

@@ -26,6 +26,7 @@ from infra.archive_storage import place_of, storage_at
 from infra.archived_past import Past
 from infra.overview import overviews
 from infra.redis_client import COMMAND_S, Durability, Script, our_errors
+from infra.redis_line import SharingRedis
 from infra.restored_log import Restored, stretches
 from runtime.errors import RunEnded
 from runtime.logger import Logger
@@ -54,6 +55,8 @@ _REMEMBERED = 64
 
 #: one entry as redis-py answers it: id, fields
 _Entry = tuple[bytes, dict[bytes, bytes]]
+#: one entry as the server sends it: id, and names and values in turn
+_Sent = tuple[bytes, list[bytes]]
 
 
 def log_key(prefix: str, run: RunId) -> str:
@@ -246,22 +249,22 @@ class RedisLog:
             entries = await self._entries(after, limit)
             if entries or after >= self._past.trimmed:
                 wanted = None if kinds is None else {kind.encode() for kind in kinds}
-                events = [self._recorded(one) for one in entries if wanted is None or _kind(one) in wanted]
-                size = sum([len(one[1][b"data"]) for one in entries])
+                events = [self._recorded(_paired(one)) for one in entries if wanted is None or _kind(one) in wanted]
+                # The last field is the longest: what the event says.
+                size = sum([len(one[1][-1]) for one in entries if one[1]])
                 return _Page(events=events, last=_position(entries[-1]) if entries else after, size=size)
         past = await self._past.read(after, limit) if limit > 0 else []
         last = past[-1].position if past else after
         size = sum([len(one.data) for one in past])
         return _Page(events=[one for one in past if kinds is None or one.kind in kinds], last=last, size=size)
 
-    async def _entries(self, after: Position, limit: int) -> list[_Entry]:
+    async def _entries(self, after: Position, limit: int) -> list[_Sent]:
         """Entries above `after`; none at the end, and where they were trimmed since the server was last asked."""
         with our_errors(self._at_log):
             # From the end of an earlier read on: an event that is another one now was lost, and others came after.
             known = self._ends.get(after)
             first, count = (after, limit + 1) if known else (after + 1, limit)
-            entries = await self._redis.xrange(self._log, min=f"{first}-0", count=count)
-        found = cast("list[_Entry]", entries)
+            found = await self._sent(first, count)
         if known and found and _position(found[0]) == after:
             if _identity(found[0]) != known:
                 self._ends.clear()
@@ -286,6 +289,13 @@ class RedisLog:
                 del self._ends[next(iter(self._ends))]
             self._ends[_position(found[-1])] = _identity(found[-1])
         return found
+
+    async def _sent(self, first: int, count: int) -> list[_Sent]:
+        """Up to `count` entries of the log from `first` on."""
+        if isinstance(self._redis, SharingRedis):
+            return await self._redis.entries(self._log, first, count)
+        shaped = cast("list[_Entry]", await self._redis.xrange(self._log, min=f"{first}-0", count=count))
+        return [(name, [part for pair in fields.items() for part in pair]) for name, fields in shaped]
 
     async def pages(self, after: Position, kinds: frozenset[str] | None = None) -> AsyncIterator[list[Recorded]]:
         """As `runtime.ports.EventLog.pages`."""
@@ -486,15 +496,17 @@ def _paired(entry: Sequence[Any]) -> _Entry:
     return name, dict(zip(flat[::2], flat[1::2], strict=True))
 
 
-def _position(entry: _Entry) -> Position:
+def _position(entry: _Entry | _Sent) -> Position:
     return Position(int(entry[0].split(b"-", 1)[0]))
 
 
-def _identity(entry: _Entry) -> tuple[bytes, ...]:
+def _identity(entry: _Sent) -> tuple[bytes, ...]:
     """What tells an event from one that was written in its place later: the time too."""
-    fields = entry[1]
+    fields = _paired(entry)[1]
     return fields[b"stream"], fields[b"version"], fields[b"sha"], fields[b"at"]
 
 
-def _kind(entry: _Entry) -> bytes:
-    return entry[1][b"kind"]
+def _kind(entry: _Sent) -> bytes:
+    fields = entry[1]
+    # The first field, as the script writes them: four of five entries are asked nothing else.
+    return fields[1] if fields[0] == b"kind" else _paired(entry)[1][b"kind"]
