@@ -1,11 +1,11 @@
 """Jobs on rq: enqueued once, found by liveness, forgotten without a trace."""
 
 import math
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Generic, Self, TypeVar, cast
 
-from anyio import CapacityLimiter, to_thread
+from anyio import CapacityLimiter, Lock, to_thread
 from msgspec import Struct
 from rq import Queue
 from rq.job import Job as RqJob
@@ -64,6 +64,38 @@ class Orphans(Struct, frozen=True, kw_only=True):
         return bool(self.jobs or self.workers)
 
 
+class _Batch:
+    """Those who ask before a look begins, and what it has found for all of them."""
+
+    def __init__(self) -> None:
+        self.wanted: set[str] = set()
+        self.found: Any = None
+        self.done = False
+
+
+class _Together(Generic[_T]):
+    """One look for all who ask while an earlier one is under way: a coordinator has many runs, and asks for each.
+
+    Args:
+        look: what to do for all that is wanted; begun only after it was asked for.
+    """
+
+    def __init__(self, look: Callable[[set[str]], Awaitable[_T]]) -> None:
+        self._look, self._lock = look, Lock()
+        self._gathering = _Batch()
+
+    async def ask(self, wanted: Iterable[str] = ()) -> _T:
+        batch = self._gathering
+        batch.wanted.update(wanted)
+        async with self._lock:
+            # Who is next tries again where the one before failed or was cancelled.
+            if not batch.done:
+                self._gathering = _Batch()
+                batch.found = await self._look(batch.wanted)
+                batch.done = True
+        return cast("_T", batch.found)
+
+
 class RqQueue:
     """The `JobQueue` of a server, on rq. Blocking calls go one by one through a thread beside the loop.
 
@@ -81,6 +113,8 @@ class RqQueue:
         self._script = self._connection.register_script(_PUT)
         self._queues: dict[JobKind, Queue] = {kind: rq_queue(kind, self._connection) for kind in QUEUES}
         self._thread = CapacityLimiter(1)
+        self._holding = _Together(lambda wanted: self._call(lambda: self._held(wanted)))
+        self._refusing = _Together(lambda _: self._call(self._refusals))
 
     async def __aenter__(self) -> Self:
         return self
@@ -109,7 +143,8 @@ class RqQueue:
         A job that ended meanwhile counts as lost: ask the log first.
         """
         wanted = {job_id(job): job for job in jobs}
-        return await self._call(lambda: self._lost(wanted)) if wanted else []
+        there = await self._holding.ask(wanted) if wanted else frozenset()
+        return [job for id_, job in wanted.items() if id_ not in there]
 
     async def discard(self, jobs: Iterable[Job]) -> None:
         """Remove what lost `jobs` have left behind; one that is waiting or held stays."""
@@ -119,7 +154,10 @@ class RqQueue:
 
     async def refused(self, run: RunId) -> str | None:
         """Why no live worker can serve `run`, where each worker of a queue has said so; None where one may."""
-        return await self._call(lambda: self._refused(run))
+        for refusals in await self._refusing.ask():
+            if refusals and all(run in one for one in refusals):
+                return refusals[0][run]
+        return None
 
     async def runs(self) -> set[RunId]:
         """As `runtime.ports.JobQueue.runs`."""
@@ -224,24 +262,25 @@ class RqQueue:
         asked = cast("set[bytes]", self._connection.smembers(asked_runs_key(self._prefix)))
         return {run for id_ in ids if (run := run_of(id_)) is not None} | {RunId(name.decode()) for name in asked}
 
-    def _lost(self, wanted: Mapping[str, Job]) -> list[Job]:
+    def _held(self, wanted: set[str]) -> set[str]:
         there: set[str] = set()
-        kinds: set[JobKind] = {job.kind for job in wanted.values()}
-        for kind in kinds:
-            there |= held(self._connection, self._prefix, standing(self._queues[kind]), set(wanted))
-        return [job for id_, job in wanted.items() if id_ not in there]
+        for kind, queue in self._queues.items():
+            if ours := {id_ for id_ in wanted if id_.startswith(f"{kind}-")}:
+                there |= held(self._connection, self._prefix, standing(queue), ours)
+        return there
 
     def _discard(self, jobs: list[Job]) -> None:
         for kind, queue in self._queues.items():
             remove_unheld(queue, self._prefix, [job_id(job) for job in jobs if job.kind == kind])
 
-    def _refused(self, run: RunId) -> str | None:
+    def _refusals(self) -> list[list[dict[str, str]]]:
+        """For each queue the runs that its workers refuse; none where somebody may serve any."""
+        found: list[list[dict[str, str]]] = []
         for queue in self._queues.values():
-            found = standing(queue)
-            hosts = host_facts(self._connection, self._prefix, found)
-            if hosts and not found.others and all(run in one.refuses for one in hosts):
-                return hosts[0].refuses[run]
-        return None
+            there = standing(queue)
+            hosts = host_facts(self._connection, self._prefix, there)
+            found.append([] if there.others else [one.refuses for one in hosts])
+        return found
 
     def _tidy(self, run: RunId) -> int:
         still = 0

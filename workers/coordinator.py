@@ -34,6 +34,8 @@ _PATIENCE_S = 0.5
 _RENEW_S = 0.4
 #: how often outstanding jobs are looked after, seconds
 _LIVENESS_S = 1.0
+#: at multiples of which moment, seconds
+_TOGETHER_S = 0.5
 #: how long workers may take to say that they live, after we or the server were away, seconds
 _GRACE_S = 3.0
 #: how long after an outage the log is asked again, seconds
@@ -186,8 +188,9 @@ class RunCoordinator:
             await self._tidy()
         self._intake = await self._ground.intake.stopped() if self.conductor.control == "running" else None
         await self.conductor.enqueue_due(folded, begin=self._intake is None)
-        if self._clock.monotonic() >= self._next_look:
-            self._next_look = self._clock.monotonic() + _LIVENESS_S
+        if (now := self._clock.monotonic()) >= self._next_look:
+            # All runs of a process at the same moments: the queue answers them together.
+            self._next_look = now + _LIVENESS_S - (now + _LIVENESS_S) % _TOGETHER_S
             await self._look_after_jobs()
 
     async def _begin(self) -> None:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from redis import Redis
 from redis.connection import AbstractConnection
@@ -200,6 +201,54 @@ async def test_what_waits_is_not_lost(queue: TheQueue) -> None:
     await queue.enqueue(act(0), 10.0)
     assert await queue.lost([act(0), act(1), act(0, attempt=2)]) == [act(1), act(0, attempt=2)]
     assert await queue.lost([]) == []
+
+
+async def test_many_runs_are_answered_by_one_look(queue: TheQueue, rq: Redis) -> None:
+    """Who asks while a look is under way shares the next one, begun after he asked; each gets his own answer."""
+
+    def looks() -> int:
+        return int(rq.info("commandstats")["cmdstat_lrange"]["calls"]) // 2  # type: ignore[index]  # a dict when sync
+
+    runs = [f"r-{number}" for number in range(40)]
+    for run in runs[::2]:
+        await queue.enqueue(act(0, run), 10.0)
+    lost, before = dict[str, list[Job]](), looks()
+
+    async def ask(run: str) -> None:
+        lost[run] = await queue.lost([act(0, run)])
+
+    async with anyio.create_task_group() as tasks:
+        for run in runs:
+            tasks.start_soon(ask, run)
+    assert lost == {run: [] if place % 2 == 0 else [act(0, run)] for place, run in enumerate(runs)}
+    assert looks() - before <= 2
+
+
+async def test_a_look_that_fails_is_tried_again_by_who_is_next(
+    queue: TheQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of those who share a look the first hears that it failed; the next one looks again."""
+    failures, answers = [Unreachable("away")], list[object]()
+    held = queue._held
+
+    def failing(wanted: set[str]) -> set[str]:
+        if failures:
+            raise failures.pop()
+        return held(wanted)
+
+    monkeypatch.setattr(queue, "_held", failing)
+
+    async def ask(number: int) -> None:
+        try:
+            answers.append(await queue.lost([act(number)]))
+        except Unreachable as error:
+            answers.append(str(error))
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(3):
+            tasks.start_soon(ask, number)
+    assert answers[0] == "away"
+    assert answers[1:] == [[act(1)], [act(2)]]
 
 
 async def test_what_a_live_host_took_is_not_lost(queue: TheQueue, rq: Redis, prefix: str) -> None:
