@@ -15,6 +15,9 @@ from runtime.ports import Appended, Origin, Taken
 class _Unfolded:
     """Events that are no run's do not fold."""
 
+    #: never behind what is archived: there is nothing to catch up with
+    position = Position(1 << 60)
+
     def feed(self, page: Sequence[Recorded]) -> None:
         """Nothing."""
 
