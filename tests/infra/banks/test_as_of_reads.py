@@ -4,6 +4,9 @@ import anyio
 import pytest
 from banked_run import placed
 
+from events.ids import BankVersion
+from infra.banks import upkeep
+from infra.banks.replica import Versions
 from infra.weaviate_address import WeaviateAddress
 
 
@@ -61,9 +64,30 @@ async def test_sixteen_readers_beside_a_mirror(redis_server, redis_prefix: str, 
 
 
 @pytest.mark.chaos
+@pytest.mark.timeout(900)
 async def test_ten_thousand_reads(redis_server, redis_prefix: str, weaviate_server: WeaviateAddress, record_property):
     """Ten thousand of them."""
     async with placed(redis_server.url, redis_prefix, weaviate_server, dimension=384, concurrency=16) as place:
         counts = await read_while_written(place, reads=10_000, readers=16)
     record_property("chaos", f"10,000 reads beside a writer, 0 wrong: {counts}")
     assert counts["weaviate"] > 9_000, counts
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(900)
+async def test_ten_thousand_diagnoses_built_again(
+    redis_server, redis_prefix: str, weaviate_server: WeaviateAddress, record_property
+):
+    """A bank of ten thousand diagnoses is thrown away and comes back from the log, row for row; so does its digest."""
+    async with placed(redis_server.url, redis_prefix, weaviate_server, dimension=64) as place:
+        run = place.run
+        await run.fold(10_000)
+        light = Versions(run.log, light=True)
+        assert (await light.at(BankVersion(10_000))).digest() == run.versions[-1].digest()
+        for _ in range(2):
+            made = await upkeep.rebuild(place.server, place.generations, run.versions[-1])
+        verified = await upkeep.verify(place.server, place.generations, run.versions[-1], [])
+        assert verified.differences == []
+        assert verified.rows == made.rows == len(run.versions[-1])
+        assert await place.server.names() == [made.generation]
+    record_property("chaos", f"{made.rows} rows of 10,000 diagnoses built in {made.seconds:.1f} s, equal to the fold")

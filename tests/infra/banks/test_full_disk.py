@@ -1,0 +1,75 @@
+"""A Weaviate server whose disk is full: it refuses until it is started again, and the run goes on."""
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+from banked_run import placed
+
+from infra.banks import mirror as mirroring
+from infra.banks import weaviate_edge
+
+
+@pytest.fixture
+def small_disk(own_weaviate_server) -> Iterator[Path]:
+    """The server's data on a disk of 48 MB."""
+    own_weaviate_server.stop()
+    data = own_weaviate_server.data
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", str(data)], capture_output=True, text=True
+    )
+    if mounted.returncode:
+        pytest.skip(f"a small disk needs the right to mount one: {mounted.stderr.strip()}")
+    own_weaviate_server.start()
+    yield data
+    own_weaviate_server.kill()
+    subprocess.run(["umount", "-l", str(data)], check=True)
+
+
+async def test_a_full_disk(redis_server, redis_prefix: str, own_weaviate_server, small_disk: Path, monkeypatch):
+    """Reads stay right while it is full and after there is room again; after a restart the bank is whole."""
+    monkeypatch.setattr(mirroring, "_AGAIN_S", (0.05, 0.2))
+    monkeypatch.setattr(weaviate_edge, "_PROBE_S", (0.05, 0.2))
+    async with (
+        placed(redis_server.url, redis_prefix, own_weaviate_server.address, dimension=256) as place,
+        anyio.create_task_group() as tasks,
+    ):
+        run, reader = place.run, place.reader()
+
+        async def read() -> set[str]:
+            found = set()
+            for _ in range(4):
+                asked = run.asked()
+                asked = type(asked)(asked.stage, asked.query, run.versions[-1].version)
+                recalled = await reader.recall(asked.stage, asked.query, asked.version)
+                assert run.right(asked, recalled)
+                found.add(recalled.source)
+            return found
+
+        mirror = run.mirrored(place.mirror(), term=1)
+        tasks.start_soon(mirror.run)
+        await run.fold(10)
+        assert await mirror.settle(30)
+        assert await read() == {"weaviate"}
+        with (small_disk / "full").open("wb") as file:
+            for size in (1 << 20, 1 << 12):
+                try:
+                    while True:
+                        file.write(bytes(size))
+                        file.flush()
+                except OSError:
+                    continue
+        with anyio.fail_after(60):
+            while not mirror.view.waits_for:
+                await run.fold(3)
+                await mirror.settle(0.2)
+        assert await read() <= {"weaviate", "fallback"}
+        (small_disk / "full").unlink()
+        await anyio.to_thread.run_sync(own_weaviate_server.restart)
+        with anyio.fail_after(60):
+            while not await mirror.settle(1):
+                pass
+        assert await read() >= {"weaviate"}
+        tasks.cancel_scope.cancel()
