@@ -68,7 +68,7 @@ def reembed(invocation: Invocation, run: str | None, at: str | None, embedder: s
 
 async def _reembed(invocation: Invocation, run: str | None, at: str | None, new: str | None) -> Reembedded:
     settings = invocation.configuration.embedder
-    around = Around(environ=invocation.environment)
+    around = Around(environ=invocation.environment, home=invocation.home())
     async with (
         opened(invocation, run) as source,
         embedders.opened(settings.name, settings.given(), around) as embedder,

@@ -146,7 +146,8 @@ def search(
         async with banked(invocation) as there:
             log = await there.existing(run) if run is not None else await there.newest()
             version = version_at(at, await newest_version(log)) if at is not None else None
-            return await searched(there, log, asked, version, Around(environ=invocation.environment))
+            around = Around(environ=invocation.environment, home=invocation.home())
+            return await searched(there, log, asked, version, around)
 
     found = run_async(work)
     output = invocation.output
