@@ -17,13 +17,17 @@ from infra import archive
 from infra.archive import ArchiveReport, archive_log
 from infra.clock import SystemClock
 from infra.redis_client import connected
-from infra.redis_log import RedisLog, RedisLogStore
+from infra.redis_log import RedisLog, RedisLogStore, log_key
 from runtime.ports import EventLog, Origin
 from workers.run_stream import tell
 
 #: seeds of made-up logs: with and without a seed bank, with a lag of 1, 3 and `latest`
 SEEDS = (5, 6, 18, 19)
 START = Position(0)
+
+
+class Stopped(Exception):
+    """The command ends here."""
 
 
 def made_run(seed: int = 5, episodes: int = 30) -> list[Recorded]:
@@ -62,6 +66,11 @@ async def archived(
 ) -> ArchiveReport:
     """The run archived as the command does it."""
     return await archive_log(store, run, base, lambda event: tell(store.open(run), event), on_step)
+
+
+async def held(store: RedisLogStore, run: RunId, prefix: str) -> int:
+    """How many events the server itself holds of the log."""
+    return int(await store._redis.xlen(log_key(prefix, run)))
 
 
 async def read_all(log: EventLog, after: int = 0) -> list[Recorded]:
