@@ -77,7 +77,8 @@ class StoredBanks:
             if await self._generations.doubt(error.bank, error.reason):
                 _log.warning("bank_doubted", run_id=self._log.run, reason=str(error))
             return await self._fallen_back(stage, query, version, str(error))
-        except _Unpublished as error:
+        except Mismatch as error:
+            # Not published, or the next generation has just taken over.
             return await self._fallen_back(stage, query, version, str(error))
         self._answers()
         return self._light.recalled(banks, rank(found, parameters), version, "weaviate")

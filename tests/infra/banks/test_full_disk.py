@@ -53,12 +53,11 @@ async def test_a_full_disk(redis_server, redis_prefix: str, own_weaviate_server,
         await run.fold(10)
         assert await mirror.settle(30)
         assert await read() == {"weaviate"}
-        with (small_disk / "full").open("wb") as file:
+        with (small_disk / "full").open("wb", buffering=0) as file:
             for size in (1 << 20, 1 << 12):
                 try:
                     while True:
                         file.write(bytes(size))
-                        file.flush()
                 except OSError:
                     continue
         with anyio.fail_after(60):
