@@ -6,12 +6,13 @@ writes banks goes on without it, so nothing here waits for a server that is away
 
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import anyio
-from anyio import to_thread
+from anyio import from_thread, to_thread
 from anyio.abc import TaskGroup, TaskStatus
 
 from events.errors import BadInput, ChimeError, Unreachable
@@ -167,14 +168,18 @@ class BankAccess:
 
     async def _moved(self, server: BankServer, address: WeaviateAddress) -> WeaviateAddress:
         """Where the server is once it is elsewhere; a home's server that has died is started again meanwhile."""
+        said = ""
         while True:
             await self._clock.sleep(_LOOK_S)
             if self._settings.url or server.away is None:
+                said = ""
                 continue
             try:
                 now = await self._looked_after()
             except ChimeError as error:
-                _log.warning("bank_server_missing", reason=str(error))
+                if str(error) != said:
+                    said = str(error)
+                    _log.warning("bank_server_missing", reason=said)
                 await self._clock.sleep(_AGAIN_S)
                 continue
             if now is not None and _place(now) != _place(address):
@@ -182,7 +187,9 @@ class BankAccess:
 
     async def _looked_after(self) -> WeaviateAddress | None:
         if self._starting:
-            return await to_thread.run_sync(partial(revive, self._home, self._start))
+            # Whoever is cancelled need not wait for a server that takes a minute to start.
+            start = replace(self._start, go_on=from_thread.check_cancelled)
+            return await to_thread.run_sync(partial(revive, self._home, start))
         found = await to_thread.run_sync(running, self._home)
         return found.address if found is not None else None
 

@@ -14,9 +14,11 @@ from workers.projector import Projector
 
 _log = Logger("chime.coordinator")
 
-#: how long a run that has ended waits for the store to show its last versions, seconds; and where a server of the
-#: home is being started again meanwhile
-SETTLE_S, _REVIVED_S = 5.0, 30.0
+#: how long a run that has ended waits for the store to show its last versions, seconds; for a server of yours that is
+#: away; and for one of the home that is started again meanwhile
+_SETTLE_S, _AWAY_S, _REVIVED_S = 15.0, 5.0, 30.0
+#: how often it looks whether that still makes sense, seconds
+_LOOK_S = 0.5
 #: how often a server that cannot be had is asked for, seconds
 _AGAIN_S = 5.0
 
@@ -71,16 +73,16 @@ class Mirroring:
             self._mirror.doubt(reason)
 
     async def settle(self) -> None:
-        """The store shows what was folded last, unless that takes too long; a server of yours that is away is no reason
-        to wait.
-        """
-        mirror, server, banks = self._mirror, self._server, self._banks
+        """The store shows what was folded last, unless that takes too long: it is a copy, and can be built later."""
+        mirror, server, banks, began = self._mirror, self._server, self._banks, self._clock.monotonic()
         if mirror is None or server is None or banks is None:
             return
-        away = server.away is not None
-        limit_s = SETTLE_S if not away else _REVIVED_S if banks.revives else 0.0
-        if not await mirror.settle(limit_s):
-            _log.warning("bank_left_behind", run_id=self._run, behind=mirror.view.behind, reason=mirror.view.waits_for)
+        while not await mirror.settle(_LOOK_S):
+            limit_s = _REVIVED_S if banks.revives else _SETTLE_S if server.away is None else _AWAY_S
+            if self._clock.monotonic() - began > limit_s:
+                reason = mirror.view.waits_for
+                _log.warning("bank_left_behind", run_id=self._run, behind=mirror.view.behind, reason=reason)
+                return
 
     async def run(self) -> None:
         """Mirror the run whenever that is wanted; until cancelled."""
