@@ -171,7 +171,7 @@ class Replica(Versions):
 
     def __init__(self, log: EventLog, source: Source = "exact") -> None:
         super().__init__(log)
-        self._source = source
+        self._source: Source = source
 
     async def recall(self, stage: Stage, query: Query, version: BankVersion) -> Recalled:
         """Equation (5) over the stage's bank at `version`."""
