@@ -13,6 +13,9 @@ import hiredis
 #: (stream, version) -> position
 Acknowledged = dict[tuple[str, int], int]
 
+#: what the append script is told of one event, arguments
+_WIDTH = 7
+
 
 class BadLine:
     """Runs in a thread of its own until `close`.
@@ -138,14 +141,27 @@ class BadLine:
                 delivered()
 
     def _note(self, command: list[Any], answer: Any) -> None:
-        """Remember an append of events that was answered with `ok`."""
-        if not (isinstance(answer, list) and answer and answer[0] == b"ok" and bytes(command[0]).upper() == b"EVALSHA"):
+        """Remember appends that were answered with positions."""
+        if not isinstance(answer, list) or bytes(command[0]).upper() != b"EVALSHA" or not command[3].endswith(b":log"):
             return
-        keys = int(command[2])
-        if not command[3].endswith(b":log"):
+        given = command[3 + int(command[2]) :]
+        # The others of a log's scripts begin with a stream's name, or have no arguments.
+        if not (given and given[0].isdigit()):
             return
-        stream, first = command[3 + keys].decode(), int(command[4 + keys])
-        for version, position in enumerate(answer[2:], first):
+        streams, rest = [one.decode() for one in given[1 : int(given[0]) + 1]], given[int(given[0]) + 1 :]
+        for stream, said in zip(streams, answer, strict=True):
+            first, count, basis = int(rest[0]), int(rest[1]), rest[2]
+            rest = rest[(4 if basis else 3) + _WIDTH * count :]
+            match said:
+                case int():
+                    self._acknowledged(stream, first, range(said, said + count))
+                case [b"ok", _, *positions]:
+                    self._acknowledged(stream, first, positions)
+                case _:
+                    pass
+
+    def _acknowledged(self, stream: str, first: int, positions: Sequence[int]) -> None:
+        for version, position in enumerate(positions, first):
             before = self.acknowledged.setdefault((stream, version), int(position))
             if before != position:
                 self.moved.append((stream, version, before, int(position)))
