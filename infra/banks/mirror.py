@@ -34,8 +34,9 @@ _BACKLOG = 1_000
 _AFTER_S = 10.0
 #: how long a generation stays after it has served, seconds: longer than any search in it takes
 _RETIRED_S = 30.0
-#: the first and the longest wait after something went wrong, seconds
-_AGAIN_S = (0.25, 5.0)
+#: the first and the longest wait after something went wrong, seconds; and the wait for a server that is away, which
+#: others try to reach meanwhile
+_AGAIN_S, _AWAY_S = (0.25, 5.0), 0.25
 
 
 class MirrorView(Struct, frozen=True, kw_only=True):
@@ -157,7 +158,12 @@ class Mirror:
             self._news = anyio.Event()
             try:
                 stepped = await self._step()
-            except (Unreachable, Mismatch, BadInput) as error:
+            except Unreachable as error:
+                self._failed(error)
+                again_s = _AGAIN_S[0]
+                await self._clock.sleep(_AWAY_S)
+                self._news.set()
+            except (Mismatch, BadInput) as error:
                 self._failed(error)
                 await self._clock.sleep(again_s)
                 again_s = min(2 * again_s, longest_s)
