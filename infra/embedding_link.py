@@ -14,7 +14,6 @@ from typing import Any, cast
 
 import anyio
 import msgspec
-import structlog
 from anyio import to_thread
 from typing_extensions import override
 
@@ -23,9 +22,10 @@ from events.vectors import Vector, of_raw
 from infra.embedding_host import IDLE_S, LARGEST, Answered, Asked, Greeting, Left, frame
 from infra.server_locks import ServerLocks
 from runtime.errors import EmbedderUnavailable, EmbeddingFailed
+from runtime.logger import Logger
 from runtime.ports import Side
 
-_log = structlog.get_logger("chime.embedder")
+_log = Logger("chime.embedder")
 
 #: how long a process may take to listen, seconds: a busy machine's Python
 _LISTEN_S = 60.0
