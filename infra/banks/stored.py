@@ -23,7 +23,7 @@ from runtime.ports import BankStore, Clock, EventLog, Hit, Recalled
 _log = Logger("chime.bank")
 
 #: how long a recall waits for its version to be published, and how often it looks, seconds
-_PUBLISHED_S, _LOOK_S = 0.5, (0.005, 0.05)
+_PUBLISHED_S, _LOOK_S = 1.0, (0.005, 0.05)
 #: how long the full replica is kept after the store has answered again, seconds
 _KEEP_FULL_S = 60.0
 
