@@ -20,11 +20,6 @@ from runtime.errors import EmbedderUnavailable
 _NEEDED = ["*.json", "*.txt", "*.model", "*.safetensors", "*/config.json", "*/*.safetensors"]
 #: whose version may change what a model makes of a text
 _LIBRARIES = ("sentence-transformers", "transformers", "tokenizers", "torch")
-#: the one that is true names the pooling
-_FLAGS = frozenset(
-    f"pooling_mode_{mode}"
-    for mode in ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken")
-)
 
 
 class Files(Struct, frozen=True, kw_only=True):
