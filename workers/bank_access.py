@@ -29,8 +29,8 @@ _log = Logger("chime.bank")
 
 #: where a server of yours speaks gRPC unless somebody says otherwise
 GRPC_PORT = 50051
-#: how long after a server was not found or did not start the next one who asks looks again, seconds
-_AGAIN_S = 5.0
+#: how long after a server was not found, or did not start, the next one who asks tries again, seconds
+_AGAIN_S, _START_AGAIN_S = 5.0, 60.0
 #: how often a home's server that does not answer is looked after, seconds
 _LOOK_S = 1.0
 
@@ -109,7 +109,8 @@ class BankAccess:
         """
         async with self._opening:
             if self.current is None:
-                if self._failed is not None and self._clock.monotonic() - self._failed[0] < _AGAIN_S:
+                again_s = _START_AGAIN_S if self.revives else _AGAIN_S
+                if self._failed is not None and self._clock.monotonic() - self._failed[0] < again_s:
                     raise self._failed[1]
                 try:
                     await self._tasks.start(self._held)
