@@ -37,6 +37,8 @@ T = TypeVar("T")
 
 #: how long one try of a search may take, and how many there are where the connection breaks
 READ_S, READ_TRIES = 2.0, 2
+#: the same of a search that looks at a whole bank
+PATIENT_S = 30.0
 #: how long a write may take before nobody waits for its answer any more
 _WRITE_S = 60.0
 #: how long the server may take to greet us, and to change collections and tenants
@@ -89,20 +91,25 @@ class Edge:
 
     # -- rows --------------------------------------------------------------------------------------------------------
 
-    async def search(self, generation: str, request: search_get_pb2.SearchRequest) -> search_get_pb2.SearchReply:
-        """What the server finds.
+    async def search(
+        self, generation: str, request: search_get_pb2.SearchRequest, *, patient: bool = False
+    ) -> search_get_pb2.SearchReply:
+        """What the server finds; `patient` where nobody's episode waits for it.
 
         Raises:
             BankAway: it does not answer in time, however often it was asked.
             DoubtfulAnswer: it has no such generation, or cannot search it.
         """
-        return await self._read(generation, lambda: self._stub.Search(request, timeout=READ_S, metadata=self._metadata))
+        within_s = PATIENT_S if patient else READ_S
+        return await self._read(
+            generation, lambda: self._stub.Search(request, timeout=within_s, metadata=self._metadata)
+        )
 
     async def count(self, generation: str, request: aggregate_pb2.AggregateRequest) -> int:
         """How many rows there are. Raises as `search`."""
 
         async def ask() -> int:
-            reply = await self._stub.Aggregate(request, timeout=READ_S, metadata=self._metadata)
+            reply = await self._stub.Aggregate(request, timeout=PATIENT_S, metadata=self._metadata)
             return int(reply.single_result.objects_count)
 
         return await self._read(generation, ask)

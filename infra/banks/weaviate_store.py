@@ -118,7 +118,7 @@ class WeaviateBank:
     async def _all(self, stage: Stage) -> list[Row]:
         found, after = list[Row](), ""
         while True:
-            reply = await self._edge.search(self._name, wire.page(stage, self._name, after, _BATCH))
+            reply = await self._edge.search(self._name, wire.page(stage, self._name, after, _BATCH), patient=True)
             rows, after = wire.rows(stage, self._name, reply)
             found += rows
             if len(rows) < _BATCH:
@@ -184,7 +184,7 @@ class WeaviateBank:
     async def _ids(self, stage: Stage, near: Row, limit: int, filters: Any) -> list[MemoryId]:
         query = np.frombuffer(near.vector, dtype="<i4").astype(np.float64)
         request = wire.nearest_ids(stage, self._name, query, limit, filters)
-        return wire.ids(await self._edge.search(self._name, request))
+        return wire.ids(await self._edge.search(self._name, request, patient=True))
 
     async def _check_whole(self, rows: Sequence[Row], at: BankVersion) -> None:
         """A generation that was just built holds `rows`, no other, and finds them.

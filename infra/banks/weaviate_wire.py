@@ -6,7 +6,7 @@ CPU.
 Vectors travel as float32, which holds a fixed-point component up to 2^24 exactly.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID, uuid5
 
@@ -47,15 +47,19 @@ class Near:
 
 def row_uuid(generation: str, memory: MemoryId) -> str:
     """The id of a row: each part with its length, so that no two pairs give one name."""
-    return str(uuid5(_NAMESPACE, "".join(f"{len(part)}:{part}" for part in (generation, memory))))
+    return str(uuid5(_NAMESPACE, f"{len(generation)}:{generation}{len(memory)}:{memory}"))
 
 
-def batch(generation: str, rows: Iterable[Row]) -> batch_pb2.BatchObjectsRequest:
-    """Rows to be put, checked before."""
-    return batch_pb2.BatchObjectsRequest(objects=[_object(generation, row) for row in rows])
+def batch(generation: str, rows: Sequence[Row]) -> batch_pb2.BatchObjectsRequest:
+    """Rows to be put, checked before, all of one dimension."""
+    fixed = np.frombuffer(b"".join([row.vector for row in rows]), dtype="<i4").reshape(len(rows), -1)
+    vectors = (fixed / ONE).astype("<f4")
+    return batch_pb2.BatchObjectsRequest(
+        objects=[_object(generation, row, vector.tobytes()) for row, vector in zip(rows, vectors, strict=True)]
+    )
 
 
-def _object(generation: str, row: Row) -> batch_pb2.BatchObject:
+def _object(generation: str, row: Row, vector: bytes) -> batch_pb2.BatchObject:
     properties = batch_pb2.BatchObject.Properties(
         int_array_properties=[base_pb2.IntArrayProperties(prop_name=SOURCES, values=row.sources)],
         # An array without an element is refused where it is not said to be one.
@@ -74,16 +78,17 @@ def _object(generation: str, row: Row) -> batch_pb2.BatchObject:
         tenant=generation,
         uuid=row_uuid(generation, row.id),
         properties=properties,
-        vectors=[_vector(np.frombuffer(row.vector, dtype="<i4"))],
+        vectors=[_vector(vector)],
     )
 
 
-def _vector(fixed: npt.NDArray[np.int32] | npt.NDArray[np.float64]) -> base_pb2.Vectors:
-    return base_pb2.Vectors(
-        name=VECTOR,
-        vector_bytes=(fixed / ONE).astype("<f4").tobytes(),
-        type=base_pb2.Vectors.VECTOR_TYPE_SINGLE_FP32,
-    )
+def _vector(floats: bytes) -> base_pb2.Vectors:
+    return base_pb2.Vectors(name=VECTOR, vector_bytes=floats, type=base_pb2.Vectors.VECTOR_TYPE_SINGLE_FP32)
+
+
+def _floats(fixed: npt.NDArray[np.float64]) -> bytes:
+    """Fixed-point components as the server takes them."""
+    return (fixed / ONE).astype("<f4").tobytes()
 
 
 def near(
@@ -91,7 +96,7 @@ def near(
 ) -> search_get_pb2.SearchRequest:
     """The rows nearest to a query of fixed-point components, with id and vector."""
     request = _search(stage, generation, limit, filters)
-    request.near_vector.vectors.append(_vector(query))
+    request.near_vector.vectors.append(_vector(_floats(query)))
     request.properties.non_ref_properties.append(ID)
     request.metadata.vectors.append(VECTOR)
     return request
@@ -126,7 +131,7 @@ def both(
             properties=[SCENARIO, EXPERIENCE],
             alpha=0.5,
             fusion_type=base_search_pb2.Hybrid.FUSION_TYPE_RELATIVE_SCORE,
-            vectors=[_vector(query)],
+            vectors=[_vector(_floats(query))],
         )
     )
     request.properties.non_ref_properties.append(ID)
