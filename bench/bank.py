@@ -79,7 +79,7 @@ def rows(scale: Scale) -> Iterator[Row]:
 
 
 def _recall(size: int, place: _Place, scale: Scale) -> Row:
-    items, many = _items(size), scale.of(200, 10)
+    items, many = _items(size), scale.of(max(20, min(200, 400_000 // size)), 5)
     banks = seed(Banks(), items)
     query = Query(text="q", vector=vector(np.random.default_rng(5), DIMENSION))
     parameters = policies.load("credit").parameters.changed({"floor": -1})
