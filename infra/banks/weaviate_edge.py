@@ -40,7 +40,7 @@ READ_S, READ_TRIES = 2.0, 2
 #: the same of a search that looks at a whole bank
 PATIENT_S = 30.0
 #: how long a write may take before nobody waits for its answer any more
-_WRITE_S = 60.0
+_WRITE_S = 20.0
 #: how long the server may take to greet us, and to change collections and tenants
 _GREET_S, _SCHEMA_S = 3.0, 30.0
 #: between tries to reach a server that is away: the first and the longest wait, seconds
