@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from events.errors import VersionGap
-from events.ids import Position, RunId
+from events.ids import BankVersion, Position, RunId
 from events.log import Recorded
 from infra.banks import upkeep
 from infra.banks.generations import Generations, RunGenerations
@@ -25,7 +25,7 @@ from infra.redis_client import connected
 from infra.redis_log import RedisLogStore
 from infra.weaviate_address import WeaviateAddress
 from runtime.ports import EventLog, Job
-from workers.stored_bank import pruned_by
+from workers.stored_bank import built_again, checked, pruned_by
 
 RUN = "r"
 LIMIT = 10
@@ -185,6 +185,41 @@ async def test_a_run_moves_between_stores(
         assert await here.differences() == []
 
 
+async def test_a_rebuild_of_a_run_that_goes_on(
+    world: Any, playing: Any, redis_server: Any, redis_prefix: str, weaviate_server: WeaviateAddress,
+    expected: list[str],
+):  # fmt: skip
+    """Somebody's rebuild of a run under way is made by its coordinator, and checked beside it; the run goes on."""
+    gate = Gate()
+    async with stored(world, redis_server.url, redis_prefix, weaviate_server, around=gate.around) as here:
+        log = await here.world.begin(RUN, plan(playing), limit=LIMIT)
+        built = found = None
+
+        async def disturb() -> None:
+            nonlocal built, found
+            await until(lambda: _recalled(log, "weaviate", 0))
+            before = await here.of.serving()
+            gate.shut()
+            async with here.world.with_banks() as there:
+                built = await built_again(there, log, BankVersion(0), apart=False)
+                gate.open.set()
+                found = await checked(there, log)
+            assert before is not None
+            assert built.generation != before.generation
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(disturb)
+            assert await here.world.drive(RUN, deadline_s=DEADLINE_S) == ["finished"]
+        assert built is not None
+        assert found is not None
+        assert (found.generation, found.differences) == (built.generation, [])
+        events = await here.world.recorded(RUN)
+        assert playing.digests(events) == expected
+        serving = await here.of.serving()
+        assert serving is not None
+        assert (serving.generation, serving.version) == (built.generation, LIMIT)
+
+
 async def _beyond(log: EventLog, position: int) -> bool:
     return await log.head() > position
 
@@ -268,8 +303,8 @@ class _Old(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, *_: Any) -> None:
-        pass
+    def log_message(self, format: str, *args: Any) -> None:
+        del format, args
 
 
 @pytest.fixture

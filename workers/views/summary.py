@@ -149,7 +149,7 @@ class Summarizer:
     _judged: bool = True
 
     def begin(self, checkpoint: Checkpoint, own: Iterable[Recorded], past: str) -> None:
-        """Begin where `checkpoint` stands: events after it follow; of `own`, the run's stream, later ones are not fed."""
+        """Begin where `checkpoint` stands: events after it follow; of `own`, the run's stream, later ones stay out."""
         state, tally = checkpoint.state, checkpoint.tally
         for one in own:
             if one.position <= state.position:
