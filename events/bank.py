@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, assert_never
+from typing import assert_never
 
 from msgspec import Struct, field
 from msgspec.structs import force_setattr, replace
@@ -18,14 +18,11 @@ from events.codec import canonical
 from events.errors import BadInput, FoldMismatch
 from events.ids import STAGES, BankVersion, MemoryId, MemoryOrder, Stage, attributed, memory_order
 from events.kinds import Diagnosed, Experience, SeededItem
+from events.late import np, npt
 from events.operations import Discarded, Ignored, Inserted, Merged, Operation, Pruned, ValueUpdated
 from events.rows import Rows
 from events.sorted_items import ById, Chunks
 from events.vectors import Vector
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
 
 _SEED_VERSION = BankVersion(0)
 _CONTENT = frozenset({Inserted, Merged, Discarded})

@@ -6,21 +6,15 @@ denominator, so nothing depends on how floats round. Floats are computed once, f
 
 from collections.abc import Callable, Sequence
 from math import lcm
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from events.bank import Banks, Item
 from events.ids import Stage
 from events.kinds import Candidate
-from events.late import Late
+from events.late import np, npt
 from events.parameters import Parameters
 from events.rows import Rows
 from events.vectors import DOT_ONE, Vector
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-else:
-    np = Late("numpy")
 
 
 class _Ranked(NamedTuple):

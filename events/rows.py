@@ -7,21 +7,14 @@ returns a longer view; appending to an older one branches, which copies one bloc
 
 import hashlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from typing_extensions import override
 
 from events.errors import NotAUnitVector
 from events.ids import MemoryId
-from events.late import Late
+from events.late import np, npt
 from events.vectors import Vector, of_raw, unit
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-else:
-    np = Late("numpy")
 
 #: rows of one block; 8 MiB at 1024 dimensions, untouched until written
 _BLOCK = 1024

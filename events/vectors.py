@@ -6,19 +6,13 @@ integer-valued arrays is therefore exact in any order, on any CPU and BLAS.
 
 from base64 import b64encode
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from msgspec import Meta, Struct, ValidationError, convert, field
 
 from events.errors import NotAUnitVector
-from events.late import Late
+from events.late import np, npt
 from events.ranges import Ordinal
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-else:
-    np = Late("numpy")
 
 #: one component's 1.0
 ONE = 1 << 24

@@ -7,22 +7,15 @@ move. That it is still the same model is told by its probes.
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from events.codec import clean_text
 from events.errors import BadInput
 from events.kinds import EmbedderIdentity
-from events.late import Late
+from events.late import np, npt
 from events.vectors import DOT_ONE, Vector, fixed_point
 from runtime.errors import EmbeddingFailed
 from runtime.ports import Side
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-else:
-    np = Late("numpy")
 
 #: what a server's model is known by again; short, so that every server takes them
 PROBES: tuple[tuple[str, Side], ...] = (

@@ -1,16 +1,10 @@
 """Intervals where a task has several outcomes (orderings, epochs): they are not independent, so tasks are resampled."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from events.errors import BadInput
-from events.late import Late
+from events.late import np
 from runtime.statistics import Interval
-
-if TYPE_CHECKING:
-    import numpy as np
-else:
-    np = Late("numpy")
 
 
 def clustered_difference(
