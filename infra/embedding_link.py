@@ -138,8 +138,8 @@ class Hosted:
             EmbedderUnavailable: no process, or it dies as it loads.
         """
         for _ in range(_AGAIN + 1):
-            line = await self._connected()
             try:
+                line = await self._connected()
                 greeting = await asyncio.shield(line.greeting)
             except _Lost:
                 _log.warning("embedder_process_lost", folder=str(self._folder))
@@ -157,8 +157,8 @@ class Hosted:
         """
         for _ in range(_AGAIN + 1):
             await self.start()
-            line = await self._connected()
             try:
+                line = await self._connected()
                 answer = await line.ask(texts, side)
             except _Lost:
                 _log.warning("embedder_process_lost", folder=str(self._folder), texts=len(texts))
@@ -197,13 +197,19 @@ class Hosted:
         return line
 
     async def _started(self) -> _Line:
-        """A connection to a process that somebody has started, perhaps this one."""
+        """A connection to a process that somebody has started, perhaps this one.
+
+        Raises:
+            _Lost: it ended before anybody could connect.
+        """
         # A process that ends as we connect takes its socket away: then there is another one to start.
         deadline = anyio.current_time() + _LISTEN_S
         while anyio.current_time() < deadline:
-            await to_thread.run_sync(self._start)
+            is_ours = await to_thread.run_sync(self._start)
             if (line := await self._connection()) is not None:
                 return line
+            if is_ours and not self._locks.held:
+                raise _Lost
             await anyio.sleep(_POLL_S)
         raise EmbedderUnavailable("not_started", f"no process of the model listens within {_LISTEN_S:g} s")
 
@@ -214,11 +220,12 @@ class Hosted:
             if before.name.startswith(_PREFIX) and before.stat().st_uid == os.getuid():
                 shutil.rmtree(before)
 
-    def _start(self) -> None:
+    def _start(self) -> bool:
+        """Start a process unless one lives; whether one was started."""
         self._locks.prepare()
         with self._locks.alone():
             if self._locks.held:
-                return
+                return False
             self._tidy()
             socket = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_short_folder())) / "s"
             command = [
@@ -236,6 +243,7 @@ class Hosted:
             while not socket.exists() and self._locks.held and time.monotonic() < ends:
                 time.sleep(_POLL_S)
             _log.info("embedder_process_started", folder=str(self._folder))
+        return True
 
 
 def _short_folder() -> str:

@@ -1,6 +1,7 @@
 """A model in a process of its own: one for all who ask, started when needed, replaced when it dies, gone when idle."""
 
 import os
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,6 +28,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for pid in loads(tmp_path):
         if alive(pid):
             os.kill(pid, signal.SIGKILL)
+    if socket := read(tmp_path / "socket"):
+        shutil.rmtree(Path(socket).parent, ignore_errors=True)
 
 
 @pytest.fixture
