@@ -231,6 +231,8 @@ async def _weaviate(resolved: Resolved, environment: Mapping[str, str]) -> Async
             return
         yield await anyio.to_thread.run_sync(_weaviate_there, address, "")
         return
+    if fault(resolved.home) is not None:
+        return  # the home's own row says so: nothing can be in it
     own = await anyio.to_thread.run_sync(weaviate_running, resolved.home)
     if own is not None:
         yield await anyio.to_thread.run_sync(_weaviate_there, own.address, " (of this home)")
