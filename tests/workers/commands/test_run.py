@@ -203,7 +203,7 @@ def test_delete_asks_on_a_terminal(chime, uploaded, made_run, keys_left, argumen
     assert process.returncode == 0
     assert (keys_left() != []) is left
     assert ("deleted" in out) is not left
-    assert ("would delete run made: queue keys 0, events" in said) is (answer is not None)
+    assert ("would delete run made: queue keys 0, banks 0, events" in said) is (answer is not None)
 
 
 def test_delete_of_an_open_run_is_refused_before_it_asks(chime, uploaded, made_run, keys_left, monkeypatch):
