@@ -108,14 +108,20 @@ async def connected(address: WeaviateAddress) -> AsyncIterator[Weaviate]:
     client, channel = _client(address), _channel(address)
     failed: Exception | None = None
     async with anyio.create_task_group() as tasks:
-        edge = Edge(address, client, channel, tasks)
+        edge, watching = Edge(address, client, channel, tasks), anyio.CancelScope()
+
+        async def watch() -> None:
+            with watching:
+                await edge.watch()
+
         try:
             await edge.greet()
-            tasks.start_soon(edge.watch)
+            tasks.start_soon(watch)
             yield Weaviate(edge)
         except Exception as error:  # noqa: BLE001 - raised below: the group would wrap it
             failed = error
         finally:
+            watching.cancel()
             with anyio.move_on_after(_CLOSE_S, shield=True):
                 await edge.written()
             with anyio.CancelScope(shield=True):

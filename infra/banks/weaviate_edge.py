@@ -264,7 +264,7 @@ class Edge:
                         "version", f"it is version {version}; chime needs {'.'.join(map(str, OLDEST))} or newer"
                     )
                     return
-                if not await self.client.is_ready():
+                if not await self._is_ready():
                     self.missed("unready", "it is starting, or not well")
                     return
         except (WeaviateBaseError, httpx.HTTPError, TimeoutError, ValueError, KeyError) as error:
@@ -284,9 +284,14 @@ class Edge:
         """Whether an answer is one: a server that starts answers before it knows what it holds."""
         try:
             async with asyncio.timeout(_GREET_S):
-                return await self.client.is_ready()
+                return await self._is_ready()
         except (WeaviateBaseError, httpx.HTTPError, TimeoutError):
             return False
+
+    async def _is_ready(self) -> bool:
+        # A client that is being closed answers without being awaited, whatever its types say.
+        answer: Any = self.client.is_ready()
+        return answer if isinstance(answer, bool) else bool(await answer)
 
     async def written(self) -> None:
         """No write is under way any more."""

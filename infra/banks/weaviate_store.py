@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
+import anyio
 import numpy as np
 
 from events.errors import Mismatch, NotAUnitVector, VersionGap
@@ -24,8 +25,8 @@ from runtime.ports import BankChange, Hit, Row
 
 T = TypeVar("T")
 
-#: rows of one batch
-_BATCH = 500
+#: rows of one batch, and batches at once
+_BATCH, _AT_ONCE = 500, 2
 #: ids of one deletion, and rows that are looked for at once
 _IDS, _CHECKED = 2_000, 5_000
 #: rows asked for beyond the limit, so that a tie at the cut shows; and how many more of those that were pruned lately
@@ -164,8 +165,8 @@ class WeaviateBank:
             count = await self._count(stage)
             if count < len(wanted):
                 wrong.append(f"the {stage} bank holds {count} rows, not {len(wanted)}")
-            for part in _chunks(wanted, _CHECKED):
-                whole = count <= _CHECKED
+            whole = count < wire.MOST
+            for part in _chunks(wanted, wire.MOST if whole else _CHECKED):
                 for born in (None, at):
                     filters = wire.filters(born, None if whole else [row.id for row in part])
                     found = await self._ids(stage, part[0], count + 1 if whole else len(part) + 1, filters)
@@ -205,13 +206,35 @@ class WeaviateBank:
 
     async def _put(self, rows: Sequence[Row]) -> None:
         for stage in STAGES:
-            own = [row for row in rows if row.bank == stage]
-            for part in _chunks(own, _BATCH):
-                await self._written(partial(self._edge.put, self._name, wire.batch(self._name, part)))
-            if own:
+            if own := [row for row in rows if row.bank == stage]:
+                await self._written(partial(self._put_batches, own))
                 # The server acknowledges a batch before the last of its vectors is in its log: the next one takes it
                 # along. Without it a kill loses vectors for good.
                 await self._written(partial(self._edge.put, self._name, wire.batch(self._name, own[:1])))
+
+    async def _put_batches(self, rows: Sequence[Row]) -> None:
+        """Every row, two batches at once: one is packed while the server takes the other. All are answered."""
+        if len(rows) <= _BATCH:
+            await self._edge.put(self._name, wire.batch(self._name, rows))
+            return
+        room, failed = anyio.Semaphore(_AT_ONCE), list[BankAway | UncleanWrite]()
+
+        async def put(request: Any) -> None:
+            try:
+                await self._edge.put(self._name, request)
+            except (BankAway, UncleanWrite) as error:
+                failed.append(error)
+            finally:
+                room.release()
+
+        async with anyio.create_task_group() as tasks:
+            for part in _chunks(rows, _BATCH):
+                await room.acquire()
+                if failed:
+                    break
+                tasks.start_soon(put, wire.batch(self._name, part))
+        if failed:
+            raise min(failed, key=lambda error: isinstance(error, BankAway))
 
     async def _written(self, write: Callable[[], Awaitable[T]]) -> T:
         """What `write` answers; after one that did not end cleanly nothing is written here any more."""
