@@ -182,7 +182,8 @@ class Replay:
                 self._waiting[_ended_episode(recorded)] = recorded
             case kind if kind in REPLAY_KINDS:
                 state = step(self.state, recorded)
-                self._state, self.banks, self._waiting = state, state.banks, dict(state.waiting)
+                self._state, self.banks = state, state.banks
+                self._waiting = dict(state.waiting)
             case _:
                 pass
         self._run, self._position = recorded.run, recorded.position
