@@ -257,6 +257,8 @@ class Edge:
         try:
             async with asyncio.timeout(_GREET_S):
                 if not self.client.is_connected():
+                    # Each try makes connections of its own, and forgets those of the last without closing them.
+                    await self.client.close()
                     await self.client.connect()
                 version = str((await self.client.get_meta())["version"])
                 if _numbers(version) < OLDEST:
