@@ -4,8 +4,8 @@ Where the server is belongs to the process: the address of its settings, or the 
 writes banks goes on without it, so nothing here waits for a server that is away; `BankServer.away` says that.
 """
 
-from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,9 @@ from infra.weaviate_asking import answering
 from infra.weaviate_server import Start, revive, running, weaviate_server
 from runtime.logger import Logger
 from runtime.ports import Clock
-from workers.configuration import WeaviateSettings
+from workers.beside import beside
+from workers.configuration import Store, WeaviateSettings
+from workers.connections import Server
 
 _log = Logger("chime.bank")
 
@@ -60,7 +62,7 @@ def address_of(settings: WeaviateSettings, keys: Mapping[str, str]) -> WeaviateA
 
 
 class BankAccess:
-    """The one way of a process to its bank server. Made by `reaching_banks`, inside the loop it is used in.
+    """The one way of a process to its bank server. Made by `with_banks`, inside the loop it is used in.
 
     Args:
         settings: where it is.
@@ -197,3 +199,45 @@ class BankAccess:
 
 def _place(address: WeaviateAddress) -> tuple[str, str, str]:
     return address.http_url, address.grpc_url, address.api_key
+
+
+@asynccontextmanager
+async def with_banks(
+    there: Server,
+    home: Path,
+    settings: WeaviateSettings,
+    keys: Mapping[str, str],
+    clock: Clock,
+    *,
+    starting: bool,
+    start: Start | None = None,
+) -> AsyncIterator[Server]:
+    """`there` with a way to the banks of its runs, for as long as the body runs; nothing is opened until it is used.
+
+    Args:
+        there: the server with the logs.
+        home: of this process.
+        settings: where the bank server is.
+        keys: environment variables: the API key by name.
+        clock: of the machine.
+        starting: whether this process starts the home's own bank server where there is none.
+        start: how.
+    """
+    async with beside() as tasks:
+        access = BankAccess(settings, keys, home, clock, tasks, starting=starting, start=start or Start())
+        yield replace(there, banks=access)
+
+
+async def assert_bank_there(there: Server, store: Store) -> None:
+    """The server of a run that is to recall from `store` answers and takes us, before anything is begun.
+
+    Raises:
+        BadInput: the client is not installed, or the server does not take us.
+        Unreachable: it does not answer, or cannot be started.
+    """
+    if store != "weaviate" or there.banks is None:
+        return
+    try:
+        await there.banks.assert_answering()
+    except Unreachable as away:
+        raise Unreachable(f"{away}; once it answers give the same command again, or add --bank replica") from away

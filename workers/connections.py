@@ -1,19 +1,19 @@
 """The server that holds the logs, and everything of ours on it: opened in one place, closed in one place."""
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from anyio import to_thread
 
-from events.errors import BadInput, Unreachable
+from events.errors import BadInput
 from events.ids import Position, RunId, run_id
-from events.late import Late
 from infra.banks.generations import Generations
+from infra.banks.serving import BankServer
 from infra.blobs import FolderBlobs, RedisBlobs
 from infra.calls import CallStore, RedisCalls
 from infra.clock import SystemClock
@@ -28,15 +28,6 @@ from infra.redis_server import embedded_server, revive
 from runtime.logger import Logger
 from runtime.ports import Blobs, Clock, EventLog, Failures, Intake, LogStore
 from runtime.settings import IntakeSettings
-from workers.beside import beside
-from workers.configuration import Store, WeaviateSettings
-
-if TYPE_CHECKING:
-    from infra.weaviate_server import Start
-    from workers.bank_access import BankAccess
-
-# Most commands that open a server look at logs, not at banks.
-_bank_access, _weaviate_server = Late("workers.bank_access"), Late("infra.weaviate_server")
 
 _log = Logger("chime.redis")
 
@@ -53,6 +44,45 @@ class Source:
     log: EventLog
     blobs: Blobs | None = None
     calls: CallStore | None = None
+
+
+class BankWay(Protocol):
+    """How a process reaches the bank server, which is opened when somebody first asks for it.
+
+    `workers.bank_access` has it: most commands that open a server look at logs, and load nothing of banks.
+    """
+
+    @property
+    def current(self) -> BankServer | None:
+        """The server as it is reached now; another one once it has moved."""
+        ...
+
+    @property
+    def revives(self) -> bool:
+        """Whether this process starts the server again where it has died."""
+        ...
+
+    async def server(self) -> BankServer:
+        """The server, which need not answer.
+
+        Raises:
+            BadInput: the client is not installed, or an address or key is none.
+            Unreachable: the home's own server is not there, or cannot be started.
+        """
+        ...
+
+    async def reachable(self) -> BankServer | None:
+        """As `server`; where there is none, None: it is said once, and a replica answers meanwhile."""
+        ...
+
+    async def assert_answering(self) -> None:
+        """The server answers, takes the key, and is not too old.
+
+        Raises:
+            BadInput: it does not take us; says why.
+            Unreachable: it does not answer, or cannot be started.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +111,7 @@ class Server:
     #: which generation of each run's bank serves; None for a home without a server
     generations: Generations | None = None
     #: the way to the banks of runs whose store is no replica; None where nobody has opened one
-    banks: "BankAccess | None" = None
+    banks: BankWay | None = None
 
     @property
     def embedded(self) -> bool:
@@ -185,46 +215,3 @@ async def connections(home: Path, url: str, prefix: str, clock: Clock, retries: 
             revive=(lambda: to_thread.run_sync(revive, home)) if own else None,
             generations=Generations(redis, prefix, where),
         )
-
-
-@asynccontextmanager
-async def with_banks(
-    there: Server,
-    home: Path,
-    settings: WeaviateSettings,
-    keys: Mapping[str, str],
-    clock: Clock,
-    *,
-    starting: bool,
-    start: "Start | None" = None,
-) -> AsyncIterator[Server]:
-    """`there` with a way to the banks of its runs, for as long as the body runs; nothing is opened until it is used.
-
-    Args:
-        there: the server with the logs.
-        home: of this process.
-        settings: where the bank server is.
-        keys: environment variables: the API key by name.
-        clock: of the machine.
-        starting: whether this process starts the home's own bank server where there is none.
-        start: how.
-    """
-    async with beside() as tasks:
-        start = start or _weaviate_server.Start()
-        access = _bank_access.BankAccess(settings, keys, home, clock, tasks, starting=starting, start=start)
-        yield replace(there, banks=access)
-
-
-async def assert_bank_there(there: Server, store: Store) -> None:
-    """The server of a run that is to recall from `store` answers and takes us, before anything is begun.
-
-    Raises:
-        BadInput: the client is not installed, or the server does not take us.
-        Unreachable: it does not answer, or cannot be started.
-    """
-    if store != "weaviate" or there.banks is None:
-        return
-    try:
-        await there.banks.assert_answering()
-    except Unreachable as away:
-        raise Unreachable(f"{away}; once it answers give the same command again, or add --bank replica") from away

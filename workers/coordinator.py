@@ -18,9 +18,9 @@ from infra.redis_client import ServerFull
 from runtime.errors import RunEnded
 from runtime.logger import Logger
 from runtime.ports import Clock, EventLog, Failures, Intake, JobQueue, LogStore
-from workers.bank_access import BankAccess
 from workers.beside import beside
 from workers.conductor import Conductor, Control
+from workers.connections import BankWay
 from workers.mirroring import Mirroring
 from workers.projector import Projector
 
@@ -65,7 +65,7 @@ class Ground:
     #: starts a server of ours again where it has died
     revive: Callable[[], Awaitable[None]] | None = None
     #: the way to the bank server, and which generation of each bank serves; None where nobody has opened one
-    banks: BankAccess | None = None
+    banks: BankWay | None = None
     generations: Generations | None = None
 
 

@@ -30,8 +30,9 @@ from infra.rehearsal.server import rehearsal_server
 from infra.weaviate_server import Start
 from runtime.ports import Environment, EventLog
 from runtime.statistics import Interval, mcnemar, paired, paired_difference, wilson
+from workers.bank_access import assert_bank_there, with_banks
 from workers.configuration import Configuration
-from workers.connections import START, Server, assert_bank_there, connections, with_banks
+from workers.connections import START, Server, connections
 from workers.coordinator import RunView
 from workers.driving import Hands, drive, hands, interruptible, log_lines
 from workers.header import begin

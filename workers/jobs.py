@@ -14,8 +14,9 @@ from infra.redis_client import PATIENT_RETRIES
 from infra.rq_keys import job_of
 from infra.telemetry import configure
 from runtime.ports import Job
+from workers.bank_access import with_banks
 from workers.configuration import RedisSettings, WeaviateSettings
-from workers.connections import connections, with_banks
+from workers.connections import connections
 from workers.engine import Engine, engine
 from workers.layers import Flags, resolve
 from workers.version import VERSION

@@ -9,7 +9,7 @@ from infra.banks.mirror import Mirror, MirrorView
 from infra.banks.serving import BankServer
 from runtime.logger import Logger
 from runtime.ports import Clock
-from workers.bank_access import BankAccess
+from workers.connections import BankWay
 from workers.projector import Projector
 
 _log = Logger("chime.coordinator")
@@ -33,7 +33,7 @@ class Mirroring:
         self,
         run: RunId,
         projector: Projector,
-        banks: BankAccess | None,
+        banks: BankWay | None,
         generations: Generations | None,
         clock: Clock,
     ) -> None:

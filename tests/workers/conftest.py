@@ -77,7 +77,7 @@ from infra.rehearsal.playing import Rehearsal
 from infra.weaviate_address import WeaviateAddress
 from runtime.ports import CallKey, ChatAnswer, ChatModel, ChatRequest, Job, JobQueue, TokenUsage, ToolCall
 from runtime.settings import EpisodeSettings
-from workers.bank_access import BankAccess
+from workers.bank_access import BankAccess, with_banks
 from workers.configuration import (
     BankSettings,
     Configuration,
@@ -86,7 +86,7 @@ from workers.configuration import (
     RunSettings,
     WeaviateSettings,
 )
-from workers.connections import Server, with_banks
+from workers.connections import Server
 from workers.coordinator import Ground, coordinated
 from workers.engine import OPERATIONAL, Engine
 from workers.header import begin

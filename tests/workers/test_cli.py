@@ -62,10 +62,11 @@ def test_help_imports_no_vendor(tmp_path):
 
 
 def test_listing_runs_loads_what_it_uses():
-    """`chime run list` costs its imports: redis is among them, but no numpy, structlog, rq, model or bank client."""
+    """`chime run list` costs its imports: redis is among them, but no numpy, structlog, rq, model or bank server."""
     code = (
         "import sys, workers.commands.run; vendors = ('numpy', 'structlog', 'rich.console', 'rq', 'openai', 'weaviate',"
-        "'httpx', 'starlette', 'uvicorn'); print([m for m in vendors if m in sys.modules], 'redis' in sys.modules)"
+        "'httpx', 'starlette', 'uvicorn', 'infra.weaviate_server');"
+        "print([m for m in vendors if m in sys.modules], 'redis' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True)
     assert done.stdout.split("\n")[0] == "[] True", done.stderr

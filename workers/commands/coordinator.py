@@ -8,7 +8,8 @@ from infra.clock import SystemClock
 from infra.ownership import assert_sole_owner
 from infra.rq_queue import RqQueue
 from infra.telemetry import configure
-from workers.connections import connections, with_banks
+from workers.bank_access import with_banks
+from workers.connections import connections
 from workers.coordinator import Coordinator
 from workers.driving import grounded
 from workers.invocation import Invocation, chime_command, run_async

@@ -13,8 +13,9 @@ from infra.banks.serving import Mode
 from infra.clock import SystemClock
 from infra.embedders import Around
 from infra.weaviate_server import Start
+from workers.bank_access import with_banks
 from workers.bank_search import Search, Searched, SearchHit, searched
-from workers.connections import Server, with_banks
+from workers.connections import Server
 from workers.invocation import Code, Invocation, chime_command, run_async
 from workers.output import Column
 from workers.sources import newest_version, server, split_words

@@ -15,8 +15,9 @@ from infra.clock import SystemClock
 from infra.rq_queue import RqQueue
 from infra.weaviate_server import folder_of
 from runtime.ports import EventLog
+from workers.bank_access import with_banks
 from workers.conductor import Conductor
-from workers.connections import START, Server, with_banks
+from workers.connections import START, Server
 from workers.invocation import Invocation, chime_command, run_async
 from workers.run_stream import tell
 from workers.sources import server

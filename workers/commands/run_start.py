@@ -28,10 +28,11 @@ from runtime.errors import RunStopped
 from runtime.gate import FAULTS
 from runtime.ports import Environment, EventLog, Role
 from runtime.settings import EndpointSettings
+from workers.bank_access import assert_bank_there, with_banks
 from workers.bank_store import bank_store
 from workers.conductor import Control
 from workers.configuration import ROLES
-from workers.connections import Server, assert_bank_there, connections, with_banks
+from workers.connections import Server, connections
 from workers.driving import Hands, Interrupted, drive, hands, interruptible, log_lines
 from workers.embedding import assert_embeds
 from workers.engine import OPERATIONAL, named, operational_of
