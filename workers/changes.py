@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from workers.output import Column, Output
+from workers.output import Output
+from workers.tables import Column
 from workers.terminal import clipped
 from workers.views.banks import ItemChange
 

@@ -11,33 +11,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, TextIO
+from typing import Any, TextIO
 
 import msgspec
 from rich.cells import cell_len
 
 from events.errors import BadInput
-from events.late import Late
 from workers import paths
+from workers.tables import Column, aligned, draw
 from workers.terminal import printable, printable_block
-
-_terminal_table = Late("workers.terminal_table")
 
 #: version of the envelope
 ENVELOPE = 1
 
 #: what JSON lets through and a terminal may obey: DEL, C1, direction and line separators
 _RAW = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One column of a table."""
-
-    title: str
-    align: Literal["left", "right"] = "left"
-    #: gives way first where a terminal is narrow
-    wide: bool = False
 
 
 def utc_now() -> str:
@@ -152,16 +140,10 @@ class Output:
             return
         cells = [[printable(str(cell)) for cell in row] for row in rows]
         if self.out.isatty():
-            _terminal_table.draw(self.out, columns, cells)
+            draw(self.out, columns, cells)
         else:
-            self._plain_table(columns, cells)
-
-    def _plain_table(self, columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> None:
-        rows = [[column.title for column in columns], *cells]
-        widths = [max(cell_len(row[at]) for row in rows) for at in range(len(columns))]
-        for row in rows:
-            padded = [_padded(cell, widths[at], columns[at].align) for at, cell in enumerate(row)]
-            self._write("  ".join(padded).rstrip() + "\n")
+            for line in aligned(columns, cells):
+                self._write(f"{line}\n")
 
     def _write(self, text: str) -> None:
         try:
@@ -169,8 +151,3 @@ class Output:
         except UnicodeEncodeError:  # a terminal of another encoding
             encoding = self.out.encoding or "ascii"
             self.out.write(text.encode(encoding, "backslashreplace").decode(encoding))
-
-
-def _padded(cell: str, width: int, align: Literal["left", "right"]) -> str:
-    space = " " * (width - cell_len(cell))
-    return space + cell if align == "right" else cell + space

@@ -3,7 +3,8 @@ import json
 
 import pytest
 
-from workers.output import Column, Output, json_text
+from workers.output import Output, json_text
+from workers.tables import Column
 from workers.terminal import clipped, printable, printable_block
 
 

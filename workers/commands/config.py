@@ -4,8 +4,8 @@ import click
 
 from workers.invocation import Invocation, chime_command
 from workers.layers import defaults, shown
-from workers.output import Column
 from workers.presets import meaning
+from workers.tables import Column
 
 
 @chime_command(short_help="Print every setting, and where it comes from.")

@@ -11,7 +11,8 @@ from runtime.statistics import Interval
 from workers.demo import FIRST, Demonstration, Plan, chosen_environment, demonstrate
 from workers.driving import Interrupted
 from workers.invocation import Invocation, chime_command, run_async
-from workers.output import Column, Output
+from workers.output import Output
+from workers.tables import Column
 
 
 @chime_command("demo", short_help="Run three arms on real tasks without a key, and compare them.")

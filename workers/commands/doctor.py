@@ -3,7 +3,7 @@
 from workers.doctor import Row, examine
 from workers.invocation import Code, Invocation, chime_command, run_async
 from workers.logs import quiet_logs
-from workers.output import Column
+from workers.tables import Column
 
 
 @chime_command("doctor", short_help="Check what Chime needs, with the fix for each thing missing.")

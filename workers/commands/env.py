@@ -17,7 +17,7 @@ from infra.environments.install import install as installed_now
 from infra.environments.limits import Limits
 from workers.invocation import Code, Invocation, chime_command, run_async
 from workers.logs import quiet_logs
-from workers.output import Column
+from workers.tables import Column
 
 
 @chime_command("list", short_help="List the environments and whether they are there.")

@@ -17,8 +17,9 @@ from runtime.ports import ChatAnswer
 from runtime.task import Message
 from workers.connections import START, Source
 from workers.invocation import Invocation, chime_command, run_async
-from workers.output import Column, Output
+from workers.output import Output
 from workers.sources import opened, split_words
+from workers.tables import Column
 from workers.terminal import clipped
 from workers.views.episodes import EpisodeRow, EpisodeRows, operation_name
 

@@ -21,10 +21,11 @@ from workers.changes import print_changes
 from workers.connections import START, Source
 from workers.invocation import Invocation, chime_command, run_async
 from workers.layers import Flags
-from workers.output import Column, Output, json_text
+from workers.output import Output, json_text
 from workers.presets import PRESETS
 from workers.schema import kind_schema, kind_schemas
 from workers.sources import export_path, opened, server
+from workers.tables import Column
 from workers.terminal import clipped
 from workers.views.refold import Fold, Refolding
 

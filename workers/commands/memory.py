@@ -14,9 +14,10 @@ from workers.changes import print_changes
 from workers.connections import START, Source
 from workers.header import begin, head, recorded_head
 from workers.invocation import Invocation, chime_command, run_async
-from workers.output import Column, Output, json_text
+from workers.output import Output, json_text
 from workers.reembedding import assert_embedder_kept
 from workers.sources import banks_at, newest_version, opened, server, split_words
+from workers.tables import Column
 from workers.terminal import clipped
 from workers.views.banks import (
     HISTORY_KINDS,

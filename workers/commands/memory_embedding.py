@@ -18,10 +18,11 @@ from workers.commands.memory_store import banked
 from workers.connections import START
 from workers.header import Head, begin, head, recorded_head
 from workers.invocation import Invocation, chime_command, run_async
-from workers.output import Column, Output
+from workers.output import Output
 from workers.reembedding import Threshold, reembedded_config, reembedded_items, thresholds
 from workers.sources import banks_at, newest_version, opened, server
 from workers.stored_bank import built_again
+from workers.tables import Column
 from workers.views.banks import version_at
 from workers.views.similarities import bars, marks, svg, title
 

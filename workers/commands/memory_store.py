@@ -17,9 +17,9 @@ from workers.bank_access import with_banks
 from workers.bank_search import Search, Searched, SearchHit, searched
 from workers.connections import Server
 from workers.invocation import Code, Invocation, chime_command, run_async
-from workers.output import Column
 from workers.sources import newest_version, server, split_words
 from workers.stored_bank import Built, built_again, checked, unowned_banks
+from workers.tables import Column
 from workers.terminal import clipped
 from workers.views.banks import version_at
 

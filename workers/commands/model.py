@@ -25,8 +25,9 @@ from runtime.statistics import Interval
 from workers import paths
 from workers.connections import START
 from workers.invocation import Invocation, chime_command, run_async
-from workers.output import Column, Output
+from workers.output import Output
 from workers.sources import opened
+from workers.tables import Column
 from workers.version import VERSION
 
 #: field of `RehearsalSettings` -> help; every one is a probability but `helped`, a factor on probabilities

@@ -15,9 +15,10 @@ from runtime.ports import EventLog
 from runtime.schedule import ENDINGS
 from workers.connections import Server
 from workers.invocation import Invocation, chime_command, run_async
-from workers.output import Column, Output
+from workers.output import Output
 from workers.run_stream import tell
 from workers.sources import server
+from workers.tables import Column
 from workers.terminal import clipped
 from workers.views.operations import Standing, standing
 from workers.views.runs import run_row

@@ -7,9 +7,10 @@ from events.errors import BadInput, Mismatch
 from workers.connections import Server
 from workers.header import recorded_head
 from workers.invocation import Invocation, chime_command, run_async
-from workers.output import Column, Output
+from workers.output import Output
 from workers.run_file import run_file
 from workers.sources import is_path, opened, server
+from workers.tables import Column
 from workers.terminal import clipped
 from workers.views.at_hand import NOT_AT_HAND, summarized_at_hand
 from workers.views.comparison import Comparison, Side

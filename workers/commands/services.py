@@ -16,7 +16,7 @@ from infra.weaviate_server import Running, Start, after, folder_of, keep, named,
 from workers.bank_access import address_of
 from workers.invocation import Invocation, chime_command
 from workers.logs import quiet_logs
-from workers.output import Column
+from workers.tables import Column
 
 F = TypeVar("F", bound=Callable[..., Any])
 
