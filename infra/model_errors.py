@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Literal
+from typing import Any, Literal
 
 from infra.redaction import redacted_strictly
 
@@ -171,9 +171,20 @@ def malformed(what: str) -> Failure:
     return Failure(kind="malformed", action="retry", reason=f"200, but {what}", status=200)
 
 
-def no_json(body: bytes) -> Failure:
-    """A 200 whose body is something else."""
-    return malformed(f"no JSON: {_start(body[: 32 * _MATCHED].decode('utf-8', 'replace'))}")
+def object_in(body: bytes) -> dict[str, Any]:
+    """The JSON object that a 200 holds.
+
+    Raises:
+        Failed: it holds something else.
+    """
+    try:
+        plain = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        beginning = _start(body[: 32 * _MATCHED].decode("utf-8", "replace"))
+        raise Failed(malformed(f"no JSON: {beginning}")) from error
+    if not isinstance(plain, dict):
+        raise Failed(malformed(f"a JSON {type(plain).__name__}"))
+    return plain
 
 
 def of_error_object(error: object, now: datetime) -> Failure:

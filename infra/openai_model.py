@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from events.codec import canonical
-from infra.model_errors import Failed, Failure, malformed, no_json, of_error_object, said
+from infra.model_errors import Failed, Failure, malformed, object_in, of_error_object, said
 from infra.openai_client import Abilities, Clients, Format
 from infra.tries import Tries
 from runtime.errors import ModelRefused, ModelUnavailable, RunStopped
@@ -185,12 +185,7 @@ def _parts(body: bytes, now: datetime) -> tuple[dict[str, Any], dict[str, Any], 
     Raises:
         Failed: one of them is missing or of another type, or there is an error in its place.
     """
-    try:
-        plain = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise Failed(no_json(body)) from error
-    if not isinstance(plain, dict):
-        raise Failed(malformed(f"a JSON {type(plain).__name__}"))
+    plain = object_in(body)
     choices = plain.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices else None
     if told := plain.get("error") or (isinstance(choice, dict) and choice.get("error")):

@@ -3,7 +3,6 @@
 What the server's model is, only its vectors tell: three texts are embedded at the start and belong to the identity.
 """
 
-import json
 import random
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -12,14 +11,13 @@ from datetime import datetime
 import anyio
 import numpy as np
 import numpy.typing as npt
-from msgspec import Struct
 
 from events.errors import BadInput
 from events.kinds import EmbedderIdentity
 from events.vectors import Vector
 from infra.embedders import Around
 from infra.embedding_identity import PROBES, fingerprint, normal, unit_vector
-from infra.model_errors import Failed, malformed, no_json, of_error_object
+from infra.model_errors import Failed, malformed, object_in, of_error_object
 from infra.openai_client import Clients
 from infra.tries import Tries
 from runtime.errors import EmbedderUnavailable, EmbeddingFailed, ModelRefused, ModelUnavailable, RunStopped
@@ -33,7 +31,7 @@ _log = Logger("chime.embedder")
 OPERATIONAL = frozenset({"batch_size", *EndpointSettings.__struct_fields__})
 
 
-class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Settings(EndpointSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which model, where it is, and how it is asked."""
 
     #: the model's name at the endpoint
@@ -44,23 +42,11 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     query_instruction: str = ""
     #: longer texts are cut, characters; 0 = sent whole
     max_chars: int = 0
-    #: ends in /v1
-    base_url: str
-    #: NAME of the variable that holds the key; "" = no key
-    api_key_env: str = "OPENAI_API_KEY"
     #: texts in one request, at most
     batch_size: int = 16
-    #: one try, seconds
+    # One request of texts is answered sooner than one chat completion.
     timeout_s: float = 60.0
-    connect_timeout_s: float = 5.0
-    #: further tries after the first
-    retries: int = 5
-    #: first wait between tries, seconds; doubles, with jitter
-    retry_base_s: float = 1.0
-    #: one request with all its tries and waits, seconds
     deadline_s: float = 600.0
-    #: requests in a row without an answer that the server is given up for: the run stops and can be resumed
-    stop_after: int = 5
 
 
 def create(settings: Settings, around: Around) -> "ServedEmbedder":
@@ -92,8 +78,6 @@ class ServedEmbedder:
 
     def __init__(self, settings: Settings, around: Around, rng: random.Random | None = None) -> None:
         self._settings, self._clock = settings, around.clock
-        given = {name: getattr(settings, name) for name in EndpointSettings.__struct_fields__}
-        self._endpoint = EndpointSettings(**given)
         self._stack = AsyncExitStack()
         self._clients = Clients(around.environ, around.clock, self._stack)
         self._rng = rng or random.Random()  # noqa: S311 - jitter is no secret
@@ -183,7 +167,7 @@ class ServedEmbedder:
             EmbeddingFailed: it refuses the texts, or its rows are not one usable vector for each, try after try.
             EmbedderUnavailable, RunStopped: as `embed`.
         """
-        endpoint, model = self._endpoint, self._settings.model
+        endpoint, model = self._settings, self._settings.model
         parameters = {"model": model, "input": list(texts), "encoding_format": "float"}
         secret = self._clients.key(endpoint)
         tries = Tries(endpoint, secret, self._clients.breakers[endpoint.base_url, model], self._clock, self._rng)
@@ -225,12 +209,7 @@ def _rows_in(body: bytes, wanted: int, dimension: int, now: datetime) -> list[np
     Raises:
         Failed: there is something else in it; `_BadRow` where rows are missing, out of place or no vectors.
     """
-    try:
-        plain = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise Failed(no_json(body)) from error
-    if not isinstance(plain, dict):
-        raise Failed(malformed(f"a JSON {type(plain).__name__}"))
+    plain = object_in(body)
     if told := plain.get("error"):
         raise Failed(of_error_object(told, now))
     data = plain.get("data")
