@@ -55,6 +55,14 @@ def identity_of(pid: int) -> ProcessIdentity | None:
     return ProcessIdentity(pid=pid, started=fields[19], boot=_BOOT.read_text().strip())
 
 
+def pid_in(pidfile: Path) -> int | None:
+    """The pid that was written when a process was started; None where none was."""
+    try:
+        return int(pidfile.read_text())
+    except (OSError, ValueError):
+        return None
+
+
 def resident_bytes(process: ProcessIdentity) -> int | None:
     """The memory that a process holds; None where the system does not say, or it has ended."""
     try:

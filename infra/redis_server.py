@@ -30,6 +30,7 @@ from redis.exceptions import BusyLoadingError, RedisError
 from redis.retry import Retry
 
 from events.errors import Unreachable
+from infra.process_identity import identity_of, pid_in
 from infra.server_locks import ServerLocks
 from runtime.logger import Logger
 
@@ -311,8 +312,8 @@ class _Use:
                     return int(client.info("server")["process_id"])
                 except (RedisError, OSError):
                     # A server that cannot read its file writes its pid, says why in its log, and ends.
-                    pid = pid or _pid_in(pidfile)
-                    if pid is not None and not _alive(pid):
+                    pid = pid or pid_in(pidfile)
+                    if pid is not None and identity_of(pid) is None:
                         raise Unreachable("it ended at once") from None
                     if pid is None and time.monotonic() > deadline - START_S + _APPEAR_S:
                         raise Unreachable("it did not come up") from None
@@ -333,7 +334,7 @@ class _Use:
                 client.close()
             deadline = time.monotonic() + STOP_S
             # Its other threads hold its files for a moment longer than its first one.
-            while (_alive(one.pid) or self._locks.held) and time.monotonic() < deadline:
+            while (identity_of(one.pid) is not None or self._locks.held) and time.monotonic() < deadline:
                 time.sleep(_POLL_S)
         if self._locks.held:
             _log.warning("server_left_running", folder=str(self._folder), reason="it does not answer or end")
@@ -369,28 +370,6 @@ def _ours(folder: Path) -> bool:
         return False
     private = stat.S_ISDIR(found.st_mode) and stat.S_IMODE(found.st_mode) == 0o700
     return folder.name.startswith("chime-") and private and found.st_uid == os.getuid()
-
-
-def _pid_in(pidfile: Path) -> int | None:
-    """The pid that a server has written; None before it has."""
-    try:
-        return int(pidfile.read_text())
-    except (FileNotFoundError, ValueError):
-        return None
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    # A child of ours that ended stays a zombie until it is waited for; daemons are not ours.
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().split(") ")[-1][0] != "Z"
-    except OSError:
-        return True
 
 
 def _last_line(log: Path) -> str:

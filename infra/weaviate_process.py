@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from events.errors import Unreachable
+from infra.process_identity import pid_in
 from infra.weaviate_address import WeaviateAddress
 
 #: the version that is built, fetched and run: what the bank store was measured on
@@ -166,14 +167,6 @@ def launch(
     if pid is None:
         raise Unreachable(f"{command[0]} cannot be started in {folder}: {asked.stderr.strip() or 'no pid'}")
     return pid
-
-
-def pid_in(pidfile: Path) -> int | None:
-    """The pid that was written when a server was started; None where none was."""
-    try:
-        return int(pidfile.read_text())
-    except (OSError, ValueError):
-        return None
 
 
 def last_words(log: Path) -> str:

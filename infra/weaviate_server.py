@@ -23,14 +23,14 @@ import msgspec
 from typing_extensions import override
 
 from events.errors import BadInput, Unreachable
-from infra.process_identity import ProcessIdentity, identity_of
+from infra.process_identity import ProcessIdentity, identity_of, pid_in
 from infra.server_locks import ServerLocks
 from infra.weaviate_address import WeaviateAddress
 from infra.weaviate_asking import asked
 from infra.weaviate_building import Waiter
 from infra.weaviate_finding import ADVICE, Program, Way, programs, provided, sound, ways
 from infra.weaviate_launching import launch_of, namespace, remove_container
-from infra.weaviate_process import VERSION, Ports, free_ports, last_words, launch, pid_in
+from infra.weaviate_process import VERSION, Ports, free_ports, last_words, launch
 from runtime.logger import Logger
 
 _log = Logger("chime.weaviate")

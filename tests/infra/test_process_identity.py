@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from infra import process_identity
-from infra.process_identity import ProcessIdentity, identity_of, resident_bytes
+from infra.process_identity import ProcessIdentity, identity_of, pid_in, resident_bytes
 
 
 def test_it_is_the_same_for_as_long_as_it_lives() -> None:
@@ -75,3 +75,12 @@ def test_where_there_is_no_proc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         assert one == process_identity._by_ps(process.pid)
         process.kill()
     assert process_identity._by_ps(process.pid) is None
+
+
+def test_a_file_holds_a_pid_or_none(tmp_path: Path) -> None:
+    """A file that is missing, empty or of somebody else names nobody."""
+    file = tmp_path / "pid"
+    assert pid_in(file) is None
+    for text, pid in (("", None), ("no pid\n", None), ("4711\n", 4711)):
+        file.write_text(text)
+        assert pid_in(file) == pid
