@@ -63,10 +63,7 @@ class StoredBank:
         Raises:
             BadInput: none does.
         """
-        serving = await self.generations.serving()
-        if serving is None:
-            raise BadInput(f"run {self.log.run} has no bank in Weaviate; {REBUILD.format(run=self.log.run)}")
-        return serving
+        return await upkeep.served(self.generations)
 
     async def server(self) -> BankServer:
         """Raises: as `BankAccess.server`."""

@@ -168,7 +168,7 @@ class RunGenerations:
 
     async def apart(self, version: BankVersion) -> "Apart":
         """A name for a bank at `version` that serves nobody, and that no generation has."""
-        beginning = stem(self._run, await self._all.deployment())
+        beginning = await self.beginning()
         return Apart(self, f"{beginning}at{version}-{secrets.token_hex(3)}"[:_LONGEST])
 
     async def publish(self, name: str, version: BankVersion, basis: Basis | None) -> None:

@@ -90,7 +90,7 @@ async def served(generations: RunGenerations) -> Serving:
     serving = await generations.serving()
     if serving is None:
         raise BadInput(
-            f"run {generations.run} has no bank in Weaviate; chime memory rebuild {generations.run} makes one"
+            f"run {generations.run} has no bank in Weaviate; chime memory rebuild {generations.run} builds one"
         )
     return serving
 
