@@ -123,15 +123,18 @@ async def test_too_far_behind(
         await run.fold(2)
         tasks.start_soon(mirror.run)
         assert await mirror.settle(20)
-        edge, put, go = place.server._edge, place.server._edge.put, anyio.Event()
+        edge, put, sent, go = place.server._edge, place.server._edge.put, anyio.Event(), anyio.Event()
 
         async def slow(*request) -> None:
+            sent.set()
             await go.wait()
             await put(*request)
 
         edge.put = slow
-        await run.fold(1)
-        await anyio.sleep(0.05)
+        while not sent.is_set():  # a fold may write nothing
+            await run.fold(1)
+            with anyio.move_on_after(0.5):
+                await sent.wait()
         await run.fold(10)
         assert len(mirror._changes) <= 12
         go.set()
