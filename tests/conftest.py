@@ -19,6 +19,7 @@ from typing import Any
 from uuid import uuid4
 
 import hiredis
+import hypothesis  # noqa: F401 - before a command keeps what is loaded out of the garbage collector, where it looks
 import pytest
 import redis
 from weaviate_servers import ROOT, Guard, OwnWeaviate
