@@ -85,10 +85,6 @@ class Output:
         if bodies:
             self.out.flush()
 
-    def json_line(self, value: object) -> None:
-        """One JSON value a line, for streams of them."""
-        self._write(json_text(value) + "\n")
-
     def line(self, text: str = "") -> None:
         """One line for a person; not with --json."""
         if not self.json:
