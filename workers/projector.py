@@ -26,8 +26,8 @@ _log = Logger("chime.projector")
 class Told(Protocol):
     """Who is told of each version, in order, once the window holds it: `infra.banks.mirror.Mirror`. Never blocks."""
 
-    def begin(self, window: Window, dimension: int) -> None:
-        """These are the versions there are now; their vectors have `dimension` components."""
+    def begin(self, window: Window, dimension: int, basis: Basis | None = None) -> None:
+        """These are the versions there are now; their vectors have `dimension` components. `basis` made the newest."""
         ...
 
     def folded(self, banks: Banks, operations: Sequence[Operation], basis: Basis | None) -> None:
@@ -45,6 +45,8 @@ class Projector:
         self._window: Window | None = None
         #: t -> the event that ended episode t
         self._ended: dict[int, Basis] = {}
+        #: what made the newest version; None where an archive holds it
+        self._made: Basis | None = None
         self._told: Told | None = None
         #: ids of `retrieved` events whose candidates are not what the recall gives -> where they came from
         self.wrong_recalls: dict[str, Source] = {}
@@ -62,7 +64,7 @@ class Projector:
         """Tell `told` of what there is, and of each version from now on; None: nobody."""
         self._told = told
         if told is not None and self._window is not None:
-            told.begin(self._window, self._state.begun().embedder.dimension)
+            told.begin(self._window, self._state.begun().embedder.dimension, self._made)
 
     def begin(self, state: State) -> None:
         """Go on from `state`, whose header is known: events after it follow. Older recalls are not checked."""
@@ -105,9 +107,9 @@ class Projector:
         banks = self._state.banks
         if self._window is not None:
             self._window.add(banks)
+        self._made = Basis(stream=PROJECTOR_STREAM, version=Version(event.bank_version), sha256=sha256)
         if self._told is not None:
-            basis = Basis(stream=PROJECTOR_STREAM, version=Version(event.bank_version), sha256=sha256)
-            self._told.folded(banks, event.operations, basis)
+            self._told.folded(banks, event.operations, self._made)
 
     async def fold(self) -> int:
         """Append `folded` for every episode that has ended, as far as the order allows; how many.

@@ -57,6 +57,8 @@ class Serving(Struct, frozen=True, kw_only=True):
     generation: str
     #: the newest version published there
     version: BankVersion
+    #: why the next one is wanted; "" for no doubt
+    doubt: str = ""
 
 
 class Standing(Struct, frozen=True, kw_only=True):
@@ -66,8 +68,6 @@ class Standing(Struct, frozen=True, kw_only=True):
     serving: Serving | None
     #: the one that was begun last; "" for none
     owner: str
-    #: why a reader doubts the one that serves; "" for no doubt
-    doubt: str
     #: others that may still exist, oldest first
     retired: list[str]
 
@@ -127,7 +127,7 @@ class RunGenerations:
     async def serving(self) -> Serving | None:
         """The generation that readers go by."""
         with our_errors(self._where):
-            return _serving(cast("bytes | None", await self._redis.hget(self._key, "serving")))
+            return _serving(*cast("list[bytes | None]", await self._redis.hmget(self._key, ["serving", "doubt"])))
 
     async def standing(self) -> Standing:
         """All that is known."""
@@ -135,9 +135,8 @@ class RunGenerations:
             row = cast("Mapping[bytes, bytes]", await self._redis.hgetall(self._key))
         retired = sorted((int(at), field) for field, at in row.items() if field.startswith(b"retired/"))
         return Standing(
-            serving=_serving(row.get(b"serving")),
+            serving=_serving(row.get(b"serving"), row.get(b"doubt")),
             owner=row.get(b"owner", b"").decode(),
-            doubt=row.get(b"doubt", b"").decode(),
             retired=[field.decode().removeprefix("retired/") for _, field in retired],
         )
 
@@ -247,8 +246,8 @@ class Apart(Generation):
         return self._version
 
 
-def _serving(row: bytes | None) -> Serving | None:
+def _serving(row: bytes | None, doubt: bytes | None) -> Serving | None:
     if row is None:
         return None
     name, version = row.decode().split(" ")
-    return Serving(generation=name, version=BankVersion(int(version)))
+    return Serving(generation=name, version=BankVersion(int(version)), doubt=(doubt or b"").decode())

@@ -6,6 +6,7 @@ one from the banks at hand, beside the one that serves: a bank costs less to bui
 
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 
 import anyio
 from msgspec import Struct
@@ -83,9 +84,15 @@ class Mirror:
 
     # -- what it is told ---------------------------------------------------------------------------------------------
 
-    def begin(self, window: Window, dimension: int) -> None:
-        """The projector has its header: these are the versions that somebody may read, of vectors of that dimension."""
-        self._window, self._dimension, self._basis = window, dimension, None
+    def begin(self, window: Window, dimension: int, basis: Basis | None = None) -> None:
+        """The projector has its header: these are the versions that somebody may read.
+
+        Args:
+            window: they.
+            dimension: of their vectors.
+            basis: the `folded` that made the newest one; None where the log holds none of it.
+        """
+        self._window, self._dimension, self._basis = window, dimension, basis
         self._pruned.clear()
         # What was folded before us we see in the window only.
         for version in range(window.oldest, window.newest.version):
@@ -167,6 +174,9 @@ class Mirror:
                 self._failed(error)
                 await self._clock.sleep(again_s)
                 again_s = min(2 * again_s, longest_s)
+                # What was begun in vain goes here too: a server that takes no rows takes generations without end.
+                with suppress(Unreachable):
+                    await self._sweep()
                 self._news.set()
             else:
                 again_s = _AGAIN_S[0]
@@ -201,6 +211,9 @@ class Mirror:
             await self._look()
         if self._doubt:
             _log.warning("bank_doubted", run_id=self._generations.run, reason=self._doubt)
+            if self._generation is not None:
+                # Nobody reads there until the next one serves.
+                await self._generations.doubt(self._generation.name, self._doubt)
             self._leave()
         if self._store is None:
             await self._build(self._window, self._term)
@@ -217,8 +230,8 @@ class Mirror:
         standing = await self._generations.standing()
         if standing.owner != self._generation.name:
             raise DeadGeneration(self._generation.name)
-        if standing.doubt and standing.serving is not None and standing.serving.generation == self._generation.name:
-            self._doubt = standing.doubt
+        if (serving := standing.serving) is not None and serving.doubt and serving.generation == self._generation.name:
+            self._doubt = serving.doubt
 
     async def _build(self, window: Window, term: int) -> None:
         """The next generation, whole, and published: it serves."""
@@ -282,7 +295,11 @@ class Mirror:
             self._oldest.popleft()
         if self._oldest[0][0] <= now - _AFTER_S:
             await store.clear(self._oldest[0][1])
+        await self._sweep()
+        self._kept_at = now
+
+    async def _sweep(self) -> None:
+        """Generations that nobody reads any more go."""
         for name in await self._generations.retired(_RETIRED_S):
             await self._server.remove([name])
             await self._generations.dropped(name)
-        self._kept_at = now

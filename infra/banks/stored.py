@@ -67,8 +67,8 @@ class StoredBanks:
 
     async def recall(self, stage: Stage, query: Query, version: BankVersion) -> Recalled:
         """As `BankReader.recall`. `source` is `weaviate`, or `fallback` where the full replica answered."""
-        banks = await self._light.at(version)
         parameters = await self._light.parameters()
+        banks, log_read = await self._light.at(version), self._light.prunes
         try:
             found = await self._found(banks, stage, query, version, parameters)
         except BankAway as error:
@@ -80,6 +80,9 @@ class StoredBanks:
         except Mismatch as error:
             # Not published, or the next generation has just taken over.
             return await self._fallen_back(stage, query, version, str(error))
+        if self._light.prunes is not log_read:
+            # The server lost its tail meanwhile: what was found is of banks that the log does not have any more.
+            return await self._fallen_back(stage, query, version, "the log was read again meanwhile")
         self._answers()
         return self._light.recalled(banks, rank(found, parameters), version, "weaviate")
 
@@ -90,6 +93,8 @@ class StoredBanks:
         if (away := self._server.away) is not None:
             raise BankAway(self._server.where, "away", away)
         serving = await self._published(version)
+        if serving.doubt:
+            raise _Unpublished(f"bank {serving.generation} is in doubt ({serving.doubt}) until the next one serves")
         store = await self._bank(serving.generation)
         hits = await store.search(stage, query.vector, parameters.top_n, version)
         self._check(serving.generation, banks, stage, hits, parameters.top_n)
@@ -161,4 +166,4 @@ class StoredBanks:
 
 
 class _Unpublished(Mismatch):
-    """The store has not got to the version asked for."""
+    """The store has not got to the version asked for, or nobody is to read there."""

@@ -122,6 +122,7 @@ async def connected(address: WeaviateAddress) -> AsyncIterator[Weaviate]:
             failed = error
         finally:
             watching.cancel()
+            edge.leave()
             with anyio.move_on_after(_CLOSE_S, shield=True):
                 await edge.written()
             with anyio.CancelScope(shield=True):

@@ -63,6 +63,10 @@ CHANNEL: list[tuple[str, int]] = [
 ]
 _GONE = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
 _REFUSED = {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED}
+#: what a call over REST ends with. What answers there may be no Weaviate at all, and its client believes what it reads
+_OF_REST = (
+    WeaviateBaseError, httpx.HTTPError, TimeoutError, ValueError, LookupError, TypeError, AttributeError, AssertionError
+)  # fmt: skip
 
 
 class Edge:
@@ -172,6 +176,8 @@ class Edge:
                 if kind != "answer" or not await self._ready():
                     raise self.missed(kind, reason) from error
                 raise DoubtfulAnswer(generation, reason) from error
+            except _Closed as error:
+                raise BankAway(self.where, "closed", str(error)) from error
             self._wait_s = 0.0
             return answer
 
@@ -185,6 +191,8 @@ class Edge:
             if kind != "answer":
                 self.missed(kind, reason)
             raise UncleanWrite(generation, reason) from error
+        except _Closed as error:
+            raise UncleanWrite(generation, str(error)) from error
 
     async def _aside(self, call: Callable[[], Awaitable[T]], *, shielded: bool = False) -> T:
         """The call's result; it goes on by itself where the caller is cancelled, a shielded one in any case."""
@@ -196,10 +204,15 @@ class Edge:
                     answer = await call()
                     if not result.done():
                         result.set_result(answer)
-            except (AioRpcError, UncleanWrite, UsageError) as error:
+            except (AioRpcError, UncleanWrite) as error:
                 if not result.done():
                     result.set_exception(error)
+            except UsageError:
+                pass  # as where it is closed during the call
             finally:
+                if not result.done():
+                    # Whoever waits is not cancelled where the call is.
+                    result.set_exception(_Closed("the connection to it was closed"))
                 if shielded:
                     self._one_less()
 
@@ -229,7 +242,7 @@ class Edge:
         try:
             async with asyncio.timeout(_SCHEMA_S):
                 yield
-        except (WeaviateBaseError, httpx.HTTPError, TimeoutError) as error:
+        except _OF_REST as error:
             raise self.missed(*_of_rest(error)) from error
 
     # -- whether it is there -----------------------------------------------------------------------------------------
@@ -269,7 +282,7 @@ class Edge:
                 if not await self._is_ready():
                     self.missed("unready", "it is starting, or not well")
                     return
-        except (WeaviateBaseError, httpx.HTTPError, TimeoutError, ValueError, KeyError) as error:
+        except _OF_REST as error:
             self.missed(*_of_rest(error))
             return
         try:
@@ -277,6 +290,8 @@ class Edge:
             await self._aside(lambda: self._health(request, timeout=_GREET_S))
         except AioRpcError as error:
             self.missed("unreached", f"its gRPC port: {_meaning(error)[1]}")
+            return
+        except _Closed:
             return
         self.away, self._missed = None, anyio.Event()
         if before is not None:
@@ -287,7 +302,7 @@ class Edge:
         try:
             async with asyncio.timeout(_GREET_S):
                 return await self._is_ready()
-        except (WeaviateBaseError, httpx.HTTPError, TimeoutError):
+        except _OF_REST:
             return False
 
     async def _is_ready(self) -> bool:
@@ -298,6 +313,14 @@ class Edge:
     async def written(self) -> None:
         """No write is under way any more."""
         await self._idle.wait()
+
+    def leave(self) -> None:
+        """It is about to be closed: nobody asks it anything any more."""
+        self.away = BankAway(self.where, "closed", "the connection to it was closed")
+
+
+class _Closed(Exception):
+    """The connection was closed before the call was answered."""
 
 
 def _meaning(error: AioRpcError) -> tuple[str, str]:

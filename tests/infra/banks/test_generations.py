@@ -82,10 +82,10 @@ async def test_a_doubt_is_kept_until_the_next_serves(each_redis_server, redis_pr
         await first.publish(V(1))
         assert await run.doubt(first.name, "a row is missing")
         assert await run.doubt(first.name, "another")
-        assert (await run.standing()).doubt == "a row is missing"
+        assert await run.serving() == Serving(generation=first.name, version=V(1), doubt="a row is missing")
         second = await run.begin(term=1)
         await second.publish(V(1))
-        assert (await run.standing()).doubt == ""
+        assert await run.serving() == Serving(generation=second.name, version=V(1), doubt="")
         assert not await run.doubt(first.name, "late")
 
 
