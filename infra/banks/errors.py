@@ -28,7 +28,7 @@ class DoubtfulAnswer(Mismatch):
 
 
 class UncleanWrite(Mismatch):
-    """A write into the bank `bank` without a clean answer: the next generation is built from the log."""
+    """A write into the bank `bank` without a clean answer: the next generation is built beside it."""
 
     def __init__(self, bank: str, reason: str) -> None:
         self.bank, self.reason = bank, reason
