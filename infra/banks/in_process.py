@@ -28,7 +28,6 @@ class InProcessBank:
 
     def __init__(self, dimension: int) -> None:
         self._dimension = dimension
-        self._newest: BankVersion | None = None
         self._forget()
 
     def _forget(self) -> None:
@@ -37,7 +36,7 @@ class InProcessBank:
         self._places: dict[MemoryId, int] = {}
         self._prunes = Prunes()
         self._waiting: dict[MemoryId, Row] = {}
-        self._newest = None
+        self._newest: BankVersion | None = None
 
     async def apply(self, change: BankChange) -> None:
         """As `BankStore.apply`."""
