@@ -35,6 +35,7 @@ from infra.weaviate_asking import answering
 from infra.weaviate_finding import ADVICE
 from infra.weaviate_finding import ways as weaviate_ways
 from infra.weaviate_server import running as weaviate_running
+from infra.weaviate_server import state_of as weaviate_state
 from runtime.ports import LogOverview
 from workers.bank_access import address_of
 from workers.configuration import ROLES, Configuration
@@ -236,6 +237,13 @@ async def _weaviate(resolved: Resolved, environment: Mapping[str, str]) -> Async
     own = await anyio.to_thread.run_sync(weaviate_running, resolved.home)
     if own is not None:
         yield await anyio.to_thread.run_sync(_weaviate_there, own.address, " (of this home)")
+        return
+    if await anyio.to_thread.run_sync(weaviate_state, resolved.home) == "silent":
+        detail = (
+            f"a server holds the data of {resolved.home / 'weaviate'} and does not answer; it starts, ends or hangs"
+        )
+        fix = "wait, or chime services stop weaviate --now: runs go on from their replicas"
+        yield Row(check="weaviate", status="warn", detail=detail, fix=fix)
         return
     ways = [way for way in await anyio.to_thread.run_sync(weaviate_ways, resolved.home / "tools") if way.open]
     if ways:

@@ -13,6 +13,8 @@ from infra.banks.generations import Generations
 from infra.clock import SystemClock
 from infra.redis_client import connected
 from infra.redis_log import RedisLogStore
+from infra.server_locks import ServerLocks
+from infra.weaviate_server import folder_of
 from runtime.ports import Origin
 from workers.doctor import Row, examine
 from workers.layers import Flags, resolve
@@ -198,6 +200,18 @@ def test_a_home_without_a_weaviate(tmp_path, monkeypatch):
     row = rows_of(tmp_path, {"CHIME_BANK_STORE": "weaviate"})["weaviate"]
     assert (row.status, "CHIME_WEAVIATE_URL" in row.fix) == ("fail", True)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_home_whose_weaviate_is_silent(tmp_path):
+    """One that holds the home's data and answers nobody is no server that is not needed yet."""
+    home = tmp_path / ".chime"
+    home.mkdir()
+    locks = ServerLocks(folder_of(home))
+    locks.prepare()
+    with locks.given():
+        row = rows_of(tmp_path)["weaviate"]
+    assert (row.status, "does not answer" in row.detail) == ("warn", True)
+    assert "chime services stop weaviate --now" in row.fix
 
 
 def test_banks_that_are_not_as_far_as_their_logs(tmp_path, redis_server, redis_prefix, made_run):
