@@ -222,6 +222,11 @@ def _typed(key: str, given: Given) -> object:
         value = str(value) if key.startswith("policy.") else float(value)
     if key.startswith("policy.") and key != "policy.name" and isinstance(value, float):
         value = str(value)
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise BadInput(_placed(given.origin, f"{key}: is not UTF-8")) from error
     try:
         if key.startswith("policy.") and key != "policy.name":
             return msgspec.convert(value, int | str, strict=True)

@@ -1,3 +1,4 @@
+import os
 from importlib import import_module
 
 import msgspec
@@ -146,6 +147,15 @@ def test_a_flag_that_names_the_setting_says_it_once(tmp_path):
     """What -s gives wrongly is named once, not once as a flag and again as a setting."""
     with pytest.raises(BadInput, match=r"^-s run\.lag: 'zz' is none of"):
         resolve(Flags(sets=("run.lag=zz",)), {}, tmp_path)
+
+
+def test_text_that_is_no_utf_8_is_named(tmp_path):
+    """Bytes of a flag or a variable that are no text are refused at the setting, not where it is first written."""
+    broken = os.fsdecode(b"a\xff")
+    with pytest.raises(BadInput, match=r"^-s embedder\.model: is not UTF-8$"):
+        resolve(Flags(sets=(f"embedder.model={broken}",)), {}, tmp_path)
+    with pytest.raises(BadInput, match=r"^CHIME_MODELS_BASE_URL: models\.base_url: is not UTF-8$"):
+        resolve(Flags(), {"CHIME_MODELS_BASE_URL": broken}, tmp_path)
 
 
 def test_files_that_cannot_be_read(tmp_path):
