@@ -7,10 +7,10 @@ import numpy as np
 from msgspec import Struct
 
 from events.bank import Banks, Item
-from events.errors import BadInput, Unreachable
+from events.errors import BadInput, Mismatch, Unreachable
 from events.ids import BankVersion, MemoryId, Stage
 from events.vectors import DOT_ONE, Vector
-from infra.banks.generations import Serving
+from infra.banks.errors import DoubtfulAnswer
 from infra.banks.prunes import Prunes
 from infra.banks.serving import Mode
 from infra.embedders import Around
@@ -79,6 +79,7 @@ async def searched(
     Raises:
         BadInput: words are searched for in a bank that is not in Weaviate; the run embeds with something else.
         Unreachable: words are searched for, and Weaviate does not answer.
+        Mismatch: words are searched for in a bank that is not on the server any more; it is ahead of its log.
     """
     if asked.mode == "vector":
         return await _by_meaning(there, log, asked, version, around)
@@ -111,11 +112,13 @@ async def _by_meaning(
             ]
         except Unreachable as away:
             notes.append(f"{away}; the log answers in its place")
+        except DoubtfulAnswer as wrong:
+            notes.append(f"{_anew(wrong, log)}; the log answers in its place")
         else:
             return Searched(
                 run=log.run, version=serving.version, mode=asked.mode, source="weaviate",
                 generation=serving.generation, hits=_ranked(banks, dots, asked.limit),
-                notes=await _left_behind(there, log, serving),
+                notes=await left_behind(there, log, serving.version),
             )  # fmt: skip
     banks = await banks_at(log, await newest_version(log) if version is None else version)
     dots = [pair for stage in asked.stages for pair in _nearest(banks, stage, query, asked.limit)]
@@ -125,12 +128,17 @@ async def _by_meaning(
     )  # fmt: skip
 
 
-async def _left_behind(there: Server, log: EventLog, serving: Serving) -> list[str]:
-    """What to know of a bank that nobody brings up to its log."""
+def _anew(wrong: DoubtfulAnswer, log: EventLog) -> str:
+    """What a bank that cannot be right has answered, and what helps."""
+    return f"{wrong} (chime memory rebuild {log.run} builds the bank anew)"
+
+
+async def left_behind(there: Server, log: EventLog, version: BankVersion) -> list[str]:
+    """What to know of a bank at `version` that nobody brings up to its log."""
     newest = await newest_version(log)
-    if serving.version >= newest or await there.leases.holder(log.run) is not None:
+    if version >= newest or await there.leases.holder(log.run) is not None:
         return []
-    return [f"the bank is at version {serving.version}, the log at {newest}: chime memory rebuild {log.run}"]
+    return [f"the bank is at version {version}, the log at {newest}: chime memory rebuild {log.run}"]
 
 
 def _nearest(banks: Banks, stage: Stage, query: Vector, limit: int) -> list[tuple[MemoryId, int]]:
@@ -166,12 +174,15 @@ async def _by_words(
     query = await _embedded(log, asked.text, around) if asked.mode == "hybrid" else None
     server, scores = await stored.server(), list[tuple[Item, float]]()
     for stage in asked.stages:
-        found = await server.look_up(
-            serving.generation, stage, asked.text, query, asked.mode, asked.limit + _SPARE
-        )  # fmt: skip
+        try:
+            found = await server.look_up(
+                serving.generation, stage, asked.text, query, asked.mode, asked.limit + _SPARE
+            )  # fmt: skip
+        except DoubtfulAnswer as wrong:
+            raise Mismatch(_anew(wrong, log)) from wrong
         scores += [(item, one.score) for one in found if (item := banks.get(one.id)) is not None]
     scores.sort(key=lambda pair: (-pair[1], pair[0].order))
-    notes = await _left_behind(there, log, serving)
+    notes = await left_behind(there, log, serving.version)
     if at < serving.version:
         notes.append(f"what was pruned since version {at} is found by --mode vector only")
     return Searched(

@@ -14,7 +14,7 @@ from infra.clock import SystemClock
 from infra.embedders import Around
 from infra.weaviate_server import Start
 from workers.bank_access import with_banks
-from workers.bank_search import Search, Searched, SearchHit, searched
+from workers.bank_search import Search, Searched, SearchHit, left_behind, searched
 from workers.connections import Server
 from workers.invocation import Code, Invocation, chime_command, run_async
 from workers.sources import newest_version, server, split_words
@@ -78,14 +78,17 @@ def verify(invocation: Invocation, run: str | None) -> Code:
     Ends with 4 where anything differs, and names the first differences; `chime memory rebuild` puts it right.
     """
 
-    async def work() -> upkeep.Verified:
+    async def work() -> tuple[upkeep.Verified, list[str]]:
         async with banked(invocation) as there:
             log = await there.existing(run) if run is not None else await there.newest()
-            return await checked(there, log)
+            found = await checked(there, log)
+            return found, await left_behind(there, log, found.version)
 
-    found = run_async(work)
+    found, notes = run_async(work)
     output = invocation.output
     output.data(found)
+    for note in notes:
+        output.note(f"note: {note}")
     output.line(f"{found.generation}: {found.rows} rows of version {found.version}")
     for one in found.differences[:_FIRST]:
         output.line(f"  {one}")
@@ -96,7 +99,7 @@ def verify(invocation: Invocation, run: str | None) -> Code:
             f"the bank {found.generation} differs from its log ({len(found.differences)} differences, first: "
             f"{found.differences[0]}); chime memory rebuild builds it anew"
         )
-    output.line("equal to the log")
+    output.line(f"equal to the log at version {found.version}" if notes else "equal to the log")
     return 0
 
 
@@ -141,6 +144,10 @@ def search(
     run, (text,) = split_words(words, ("TEXT",))
     if not 1 <= limit <= 1000:
         raise BadInput("--limit: must be 1 to 1000")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise BadInput("TEXT is not UTF-8") from error
     asked = Search(text=text, stages=(stage,) if stage else ("planning", "execution"), mode=mode, limit=limit)
 
     async def work() -> Searched:

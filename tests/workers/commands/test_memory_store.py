@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import os
 from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
@@ -95,6 +96,8 @@ def test_a_replica_is_searched_by_meaning(chime: Any, played: Any):
     chime("memory", "verify", "r", code=2)
     assert "chime memory rebuild r builds one" in chime.err
     chime("memory", "search", "r", "shop", "--limit", "0", code=2)
+    chime("memory", "search", "r", os.fsdecode(b"\xff"), code=2)
+    assert "TEXT is not UTF-8" in chime.err
     chime("memory", "search", "nobody", "shop", code=2)
 
 
@@ -215,6 +218,45 @@ def test_a_bank_ahead_of_its_log(chime: Any, played: Any, rest: Rest, redis_serv
         assert "chime memory rebuild r" in chime.err
     assert chime.json("memory", "rebuild", "r")["data"]["version"] == LIMIT
     assert chime.json("memory", "verify", "r")["data"]["differences"] == []
+    chime("run", "delete", "r")
+
+
+def test_a_bank_that_was_left_behind_its_log(chime: Any, played: Any, rest: Rest, redis_server: Any, redis_prefix: str):
+    """A bank that nobody brings up to its log any more is equal to an older version of it, which is said."""
+    played("r")
+    chime("memory", "rebuild", "r")
+
+    async def publish() -> None:
+        async with connected(redis_server.url) as redis:
+            generation = await Generations(redis, redis_prefix, "here").of(RunId("r")).begin()
+            for stage in ("PlanningMemory", "ExecutionMemory"):
+                rest("POST", f"schema/{stage}/tenants", [{"name": generation.name}])
+            await generation.publish(BankVersion(0))
+
+    anyio.run(publish)
+    out = chime("memory", "verify", "r")
+    assert out.splitlines()[-1] == "equal to the log at version 0"
+    assert f"the bank is at version 0, the log at {LIMIT}: chime memory rebuild r" in chime.err
+    chime("memory", "rebuild", "r")
+    assert chime("memory", "verify", "r").splitlines()[-1] == "equal to the log"
+    chime("run", "delete", "r")
+
+
+def test_a_bank_that_somebody_removed(chime: Any, played: Any, rest: Rest):
+    """The log answers a search by meaning; one by words ends with 4; both say what builds the bank anew."""
+    played("r")
+    tenant = chime.json("memory", "rebuild", "r")["data"]["generation"]
+    for stage in ("PlanningMemory", "ExecutionMemory"):
+        rest("DELETE", f"schema/{stage}/tenants", [tenant])
+    found = chime.json("memory", "search", "r", "shop")["data"]
+    assert found["source"] == "replica"
+    assert found["hits"]
+    assert "chime memory rebuild r builds the bank anew" in found["notes"][0]
+    for command in (("search", "r", "shop", "--mode", "bm25"), ("verify", "r")):
+        chime("memory", *command, code=4)
+        assert "chime memory rebuild" in chime.err
+    chime("memory", "rebuild", "r")
+    assert chime.json("memory", "search", "r", "shop")["data"]["source"] == "weaviate"
     chime("run", "delete", "r")
 
 
