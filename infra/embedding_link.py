@@ -1,11 +1,9 @@
 """The way from a worker to the process that holds its model (`infra.embedding_host`), which is started when needed."""
 
 import asyncio
-import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,9 +15,10 @@ import msgspec
 from anyio import to_thread
 from typing_extensions import override
 
-from events.errors import BadInput
+from events.errors import BadInput, Unreachable
 from events.vectors import Vector, of_raw
 from infra.embedding_host import IDLE_S, LARGEST, Answered, Asked, Greeting, Left, frame
+from infra.private_sockets import is_ours, private_folder
 from infra.server_locks import ServerLocks
 from runtime.errors import EmbedderUnavailable, EmbeddingFailed
 from runtime.logger import Logger
@@ -32,12 +31,6 @@ _LISTEN_S = 60.0
 _POLL_S = 0.02
 #: how often a request is begun again in a new process, after the one that had it died
 _AGAIN = 2
-#: of the name of a socket's folder
-_PREFIX = "chime-e-"
-#: where every user may make a folder of its own
-_TEMPORARY = "/tmp"  # noqa: S108 - the folder made inside is private
-#: bytes of a socket's path
-_SOCKET_PATH = 107
 
 
 class _Lost(Exception):
@@ -217,7 +210,7 @@ class Hosted:
         """The socket's folder of a process that was killed."""
         with suppress(OSError):
             before = Path((self._folder / "socket").read_text()).parent
-            if before.name.startswith(_PREFIX) and before.stat().st_uid == os.getuid():
+            if is_ours(before):
                 shutil.rmtree(before)
 
     def _start(self) -> bool:
@@ -227,7 +220,10 @@ class Hosted:
             if self._locks.held:
                 return False
             self._tidy()
-            socket = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_short_folder())) / "s"
+            try:
+                socket = private_folder("s") / "s"
+            except Unreachable as error:
+                raise EmbedderUnavailable("not_started", str(error)) from error
             command = [
                 sys.executable, "-P", "-m", "infra.embedding_host", str(socket), str(self._idle_s), self._model,
                 msgspec.json.encode(self._loading).decode(),
@@ -244,11 +240,3 @@ class Hosted:
                 time.sleep(_POLL_S)
             _log.info("embedder_process_started", folder=str(self._folder))
         return True
-
-
-def _short_folder() -> str:
-    """Where a socket's path stays below its limit."""
-    for folder in (tempfile.gettempdir(), _TEMPORARY):
-        if os.access(folder, os.W_OK) and len(folder) + len(f"/{_PREFIX}12345678/s") <= _SOCKET_PATH:
-            return folder
-    raise EmbedderUnavailable("not_started", "no writable folder with a short path for a socket; set TMPDIR to one")

@@ -11,9 +11,7 @@ import os
 import re
 import shutil
 import signal
-import stat
 import subprocess
-import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -30,6 +28,7 @@ from redis.exceptions import BusyLoadingError, RedisError
 from redis.retry import Retry
 
 from events.errors import Unreachable
+from infra.private_sockets import is_ours, private_folder
 from infra.process_identity import identity_of, pid_in
 from infra.server_locks import ServerLocks
 from runtime.logger import Logger
@@ -45,8 +44,6 @@ STOP_S = 30.0
 #: how long a server that holds the data may be silent before another command gives up, seconds
 _SILENT_S = 30.0
 _POLL_S = 0.02
-#: a unix socket's path, with its closing zero
-_SOCKET_PATH = 107
 
 _VERSION = re.compile(r"(Redis|Valkey) server v=(\d+)\.(\d+)\.(\d+)")
 
@@ -294,11 +291,11 @@ class _Use:
         named = _named(self._folder.parent)
         if named is not None:
             before = Path(named.socket).parent
-            if _ours(before):
+            if is_ours(before):
                 for name in ("redis.sock", "pid"):
                     (before / name).unlink(missing_ok=True)
                 return before
-        return Path(tempfile.mkdtemp(prefix="chime-", dir=_short_folder()))
+        return private_folder("redis.sock")
 
     def _ready(self, socket: Path, pidfile: Path) -> int:
         deadline = time.monotonic() + START_S
@@ -351,25 +348,6 @@ class _Use:
         if private.name.startswith("chime-"):
             shutil.rmtree(private, ignore_errors=True)
         file.unlink(missing_ok=True)
-
-
-def _short_folder() -> str:
-    """Where a socket's path stays below its limit of 108 bytes."""
-    own = os.environ.get("XDG_RUNTIME_DIR", "")
-    for folder in (own, tempfile.gettempdir(), "/tmp"):  # noqa: S108 - the folder made inside is private
-        if folder and os.access(folder, os.W_OK) and len(folder) + len("/chime-12345678/redis.sock") <= _SOCKET_PATH:
-            return folder
-    raise Unreachable("no writable folder with a short path for the server's socket; set TMPDIR to one")
-
-
-def _ours(folder: Path) -> bool:
-    """Whether `folder` is one that we made for a socket, and that nobody else can write to."""
-    try:
-        found = folder.lstat()
-    except OSError:
-        return False
-    private = stat.S_ISDIR(found.st_mode) and stat.S_IMODE(found.st_mode) == 0o700
-    return folder.name.startswith("chime-") and private and found.st_uid == os.getuid()
 
 
 def _last_line(log: Path) -> str:

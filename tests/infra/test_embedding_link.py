@@ -12,6 +12,7 @@ from hosted_model import row_of
 
 from events.errors import BadInput
 from events.vectors import Vector, fixed_point
+from infra import private_sockets
 from infra.embedding_link import Hosted
 from runtime.errors import EmbedderUnavailable, EmbeddingFailed
 
@@ -218,3 +219,10 @@ async def test_a_stale_socket_is_no_process(hosted: Callable[..., Hosted], folde
     one = hosted()
     assert await one.embed(["a"], "query") == [expected("a")]
     one.close()
+
+
+async def test_no_folder_for_a_socket(hosted: Callable[..., Hosted], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where every folder's path is too long, the embedder is not to be had, and one line says what to set."""
+    monkeypatch.setattr(private_sockets, "_LONGEST", 10)
+    with pytest.raises(EmbedderUnavailable, match="TMPDIR"):
+        await hosted().start()

@@ -14,7 +14,7 @@ import pytest
 from redis import Redis
 
 from events.errors import BadInput, Unreachable
-from infra import redis_server
+from infra import private_sockets, redis_server
 from infra.redis_server import Running, binaries, embedded_server, embedded_server_sync, running
 
 #: enters the home's server, says where it is, and stays until its input ends
@@ -271,7 +271,7 @@ def test_a_home_by_a_relative_path_or_a_link_is_the_same(home: Path, monkeypatch
 
 def test_no_folder_for_a_socket(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where every folder's path is too long: one line that says so."""
-    monkeypatch.setattr(redis_server, "_SOCKET_PATH", 10)
+    monkeypatch.setattr(private_sockets, "_LONGEST", 10)
     with pytest.raises(Unreachable, match="TMPDIR"), embedded_server_sync(home):
         pass
 
