@@ -6,7 +6,7 @@ from anyio import Event, create_task_group, move_on_after
 
 from events.ids import RunId
 from runtime.logger import Logger
-from runtime.ports import FIRST_TRIES, Job, JobKind, Tries
+from runtime.ports import FIRST_ATTEMPTS, Attempts, Job, JobKind
 
 _log = Logger("chime.queue")
 
@@ -25,21 +25,21 @@ class LocalQueue:
         #: job -> its time limit in seconds, oldest first
         self._waiting: dict[JobKind, dict[Job, float]] = {kind: {} for kind in KINDS}
         self._running: set[Job] = set()
-        self._asked: dict[RunId, dict[Job, Tries]] = {}
+        self._asked: dict[RunId, dict[Job, Attempts]] = {}
         self._more = Event()
         self._closed = False
 
-    async def enqueue(self, job: Job, timeout_s: float, tries: Tries = FIRST_TRIES) -> bool:
+    async def enqueue(self, job: Job, timeout_s: float, attempts: Attempts = FIRST_ATTEMPTS) -> bool:
         """Queue `job` unless the same one waits or runs; whether it was new."""
         if job in self._waiting[job.kind] or job in self._running:
             return False
         self._waiting[job.kind][job] = timeout_s
-        asked = self._asked.get(job.run, {})
-        self._asked[job.run] = {one: its for one, its in asked.items() if one.episode >= tries.folded} | {job: tries}
+        asked = self._asked.get(job.run, {}).items()
+        self._asked[job.run] = {one: its for one, its in asked if one.episode >= attempts.folded} | {job: attempts}
         self._wake()
         return True
 
-    async def asked(self, run: RunId) -> dict[Job, Tries]:
+    async def asked(self, run: RunId) -> dict[Job, Attempts]:
         """What was asked for of the episodes of `run` that are not over, in this process."""
         return dict(self._asked.get(run, {}))
 

@@ -28,7 +28,7 @@ from infra.rq_leftovers import (
     scattered,
 )
 from infra.rq_standing import HostFacts, held, host_facts, live_others, standing, worker_name
-from runtime.ports import FIRST_TRIES, Job, JobKind, Tries
+from runtime.ports import FIRST_ATTEMPTS, Attempts, Job, JobKind
 
 #: what a fork worker imports and calls with (kind, run, episode, attempt)
 ADVANCE = "workers.jobs.advance"
@@ -37,7 +37,8 @@ ADVANCE = "workers.jobs.advance"
 FAILURE_TTL_S = 300
 
 #: KEYS job, queue, rq's set of queues, what was asked for of the run, the runs with such
-#: ARGV id, run, episode, `<first> <told>` of its tries, episodes that are over, fields of the job. Whether it was new.
+#: ARGV id, run, episode, `<first> <told>` of its attempts, episodes that are over, fields of the job.
+#: Whether it was new.
 _PUT = """
 if redis.call('EXISTS', KEYS[1]) == 1 then return 0 end
 redis.call('HSET', KEYS[1], unpack(ARGV, 6))
@@ -126,14 +127,14 @@ class RqQueue:
         """Close the connections; what is queued stays."""
         await self._call(self._connection.close)
 
-    async def enqueue(self, job: Job, timeout_s: float, tries: Tries = FIRST_TRIES) -> bool:
+    async def enqueue(self, job: Job, timeout_s: float, attempts: Attempts = FIRST_ATTEMPTS) -> bool:
         """Queue `job` unless it is queued or runs; whether it was new. One that has failed is queued again.
 
         One entry whatever happens to replies; where the reply to the first try was lost, False is the answer.
         """
-        return await self._call(lambda: self._enqueue(job, timeout_s, tries))
+        return await self._call(lambda: self._enqueue(job, timeout_s, attempts))
 
-    async def asked(self, run: RunId) -> dict[Job, Tries]:
+    async def asked(self, run: RunId) -> dict[Job, Attempts]:
         """As `runtime.ports.JobQueue.asked`."""
         return await self._call(lambda: self._asked(run))
 
@@ -210,15 +211,15 @@ class RqQueue:
         with our_errors(self._where):
             return await to_thread.run_sync(call, limiter=self._thread)
 
-    def _enqueue(self, job: Job, timeout_s: float, tries: Tries) -> bool:
+    def _enqueue(self, job: Job, timeout_s: float, attempts: Attempts) -> bool:
         queue = self._queues[job.kind]
-        if self._put(queue, job, timeout_s, tries):
+        if self._put(queue, job, timeout_s, attempts):
             return True
         # rq knows the id: a job that waits or runs, or one that failed, or died with its worker. Where it is put in
         # anew and is there again, another coordinator was faster.
-        return not remove_unheld(queue, self._prefix, [job_id(job)]) and self._put(queue, job, timeout_s, tries)
+        return not remove_unheld(queue, self._prefix, [job_id(job)]) and self._put(queue, job, timeout_s, attempts)
 
-    def _put(self, queue: Queue, job: Job, timeout_s: float, tries: Tries) -> bool:
+    def _put(self, queue: Queue, job: Job, timeout_s: float, attempts: Attempts) -> bool:
         """The job in rq's own form, in one step, unless its id is known; whether it was not."""
         made = RqJob.create(
             self._function,
@@ -236,18 +237,18 @@ class RqQueue:
         made.enqueued_at = now()
         fields = [part for pair in made.to_dict(include_meta=False).items() for part in pair]
         keys = [made.key, queue.key, Queue.redis_queues_keys, *self._asked_keys(job.run)]
-        head: list[Any] = [made.id, job.run, job.episode, f"{tries.first} {tries.told}", tries.folded]
+        head: list[Any] = [made.id, job.run, job.episode, f"{attempts.first} {attempts.told}", attempts.folded]
         return bool(self._script(keys=keys, args=[*head, *fields]))
 
     def _asked_keys(self, run: RunId) -> list[str]:
         return [asked_key(self._prefix, run), asked_runs_key(self._prefix)]
 
-    def _asked(self, run: RunId) -> dict[Job, Tries]:
+    def _asked(self, run: RunId) -> dict[Job, Attempts]:
         members = cast("list[bytes]", self._connection.zrange(asked_key(self._prefix, run), 0, -1))
-        found: dict[Job, Tries] = {}
+        found: dict[Job, Attempts] = {}
         # The same job with other counts was put in twice: later ones have heard more.
         for told, first, id_ in sorted((int(told), int(first), id_) for id_, first, told in map(bytes.split, members)):
-            found[job_named(id_.decode())] = Tries(first=first, told=told)
+            found[job_named(id_.decode())] = Attempts(first=first, told=told)
         return found
 
     def _forget_asked(self, run: RunId) -> None:

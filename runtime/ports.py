@@ -223,7 +223,7 @@ class Job(Struct, frozen=True, kw_only=True):
     attempt: int = 1
 
 
-class Tries(Struct, frozen=True, kw_only=True):
+class Attempts(Struct, frozen=True, kw_only=True):
     """How the attempts at a job are counted: kept beside the queue, for a conductor that takes over."""
 
     #: the first attempt that counts, since somebody asked for fresh ones
@@ -234,20 +234,20 @@ class Tries(Struct, frozen=True, kw_only=True):
     folded: int = 0
 
 
-FIRST_TRIES = Tries()
+FIRST_ATTEMPTS = Attempts()
 
 
 class JobQueue(Protocol):
     """Where the conductor puts jobs; workers take them on their own."""
 
-    async def enqueue(self, job: Job, timeout_s: float, tries: Tries = FIRST_TRIES) -> bool:
+    async def enqueue(self, job: Job, timeout_s: float, attempts: Attempts = FIRST_ATTEMPTS) -> bool:
         """Queue `job` unless the same (kind, run, episode, attempt) waits or runs already; whether it was new.
 
         That it was asked for is kept in the same step, until a later call says that its episode is over.
         """
         ...
 
-    async def asked(self, run: RunId) -> dict[Job, Tries]:
+    async def asked(self, run: RunId) -> dict[Job, Attempts]:
         """What was asked for of the episodes of `run` that are not over, whatever has become of it."""
         ...
 

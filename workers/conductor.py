@@ -30,7 +30,7 @@ from events.kinds import (
 from events.log import Recorded
 from runtime.gate import degraded
 from runtime.logger import Logger
-from runtime.ports import Basis, EventLog, Failures, Job, JobKind, JobQueue, Origin, StreamIndex, Taken, Tries
+from runtime.ports import Attempts, Basis, EventLog, Failures, Job, JobKind, JobQueue, Origin, StreamIndex, Taken
 from runtime.schedule import ATTEMPTS, ENDINGS, Due, due
 from workers.bank_store import named_store
 from workers.run_stream import tell
@@ -232,20 +232,20 @@ class Conductor:
     async def take_over(self) -> None:
         """Go on from what was asked for before, by whomever: attempts are counted over all conductors of the run."""
         self._outstanding, self._attempts, self._first = {}, {}, {}
-        header, found = self._header, dict[_Work, tuple[int, Tries]]()
-        for job, tries in (await self._queue.asked(self._events.run)).items():
+        header, found = self._header, dict[_Work, tuple[int, Attempts]]()
+        for job, attempts in (await self._queue.asked(self._events.run)).items():
             known = found.get((job.kind, job.episode))
             if known is None or job.attempt > known[0]:
-                found[job.kind, job.episode] = job.attempt, tries
+                found[job.kind, job.episode] = job.attempt, attempts
         for one in self._due(header, self.progress.folded) if header is not None else ():
             work: _Work = (one.kind, one.episode)
             # Where the gate was asked for too, the act job had succeeded, and the server has lost what it wrote.
             if work not in found or (one.kind == "act" and ("diagnose", one.episode) in found):
                 continue
-            attempt, tries = found[work]
+            attempt, attempts = found[work]
             afresh = max(self._asked_afresh.get(None, 0), self._asked_afresh.get(one.episode, 0))
             self._attempts[work] = attempt
-            self._first[work] = tries.first if tries.told >= afresh else attempt + 1
+            self._first[work] = attempts.first if attempts.told >= afresh else attempt + 1
             # Whether somebody still has it is asked with the others.
             self._outstanding[work] = self._job(work, attempt)
 
@@ -264,8 +264,8 @@ class Conductor:
     async def _enqueue(self, work: _Work) -> Job:
         attempt = self._attempts.get(work, 0) + 1
         job = self._job(work, attempt)
-        tries = Tries(first=self._first.get(work, 1), told=self._run_version, folded=self.progress.folded)
-        await self._queue.enqueue(job, self._timeout_s, tries)
+        attempts = Attempts(first=self._first.get(work, 1), told=self._run_version, folded=self.progress.folded)
+        await self._queue.enqueue(job, self._timeout_s, attempts)
         # Only now: a server that did not answer is asked again, and knows the job if it has it.
         self._outstanding[work] = job
         self._attempts[work] = attempt

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from events.ids import RunId
 from infra.local_queue import LocalQueue
-from runtime.ports import Job, JobKind, Tries
+from runtime.ports import Attempts, Job, JobKind
 
 Play = Callable[[Callable[[], Awaitable[None]]], None]
 
@@ -66,10 +66,10 @@ def test_what_was_asked_for_outlives_its_jobs(play: Play) -> None:
     async def scenario() -> None:
         queue = LocalQueue()
         await queue.enqueue(job(0), 10.0)
-        await queue.enqueue(job(1, attempt=2), 10.0, Tries(first=2, told=3))
+        await queue.enqueue(job(1, attempt=2), 10.0, Attempts(first=2, told=3))
         await queue.forget(job().run)
-        assert await queue.asked(job().run) == {job(0): Tries(), job(1, attempt=2): Tries(first=2, told=3)}
-        await queue.enqueue(job(5), 10.0, Tries(folded=1))
+        assert await queue.asked(job().run) == {job(0): Attempts(), job(1, attempt=2): Attempts(first=2, told=3)}
+        await queue.enqueue(job(5), 10.0, Attempts(folded=1))
         assert set(await queue.asked(job().run)) == {job(1, attempt=2), job(5)}
         assert await queue.asked(job(run="other").run) == {}
 

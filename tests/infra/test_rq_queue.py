@@ -22,7 +22,7 @@ from infra.rq_keys import QUEUES, PrefixedCommands, job_id, job_of, rq_connectio
 from infra.rq_leftovers import sweep
 from infra.rq_queue import ADVANCE, FAILURE_TTL_S
 from infra.rq_queue import RqQueue as TheQueue
-from runtime.ports import Job, Tries
+from runtime.ports import Attempts, Job
 
 
 @pytest.fixture
@@ -145,17 +145,17 @@ async def test_a_lost_reply_leaves_one_entry(queue: TheQueue, rq: Redis, monkeyp
 
 async def test_what_was_asked_for_outlives_its_jobs(queue: TheQueue, rq: Redis, prefix: str, plain: Redis) -> None:
     """Attempts stay counted whatever becomes of the job, until its episode is over or the run is tidied away."""
-    tries = Tries(first=2, told=7)
+    attempts = Attempts(first=2, told=7)
     await queue.enqueue(act(0), 10.0)
-    await queue.enqueue(act(3, attempt=2), 10.0, tries)
+    await queue.enqueue(act(3, attempt=2), 10.0, attempts)
     held = claims(rq, prefix)
     held.take(2, "now")
     held.settle(["act-r-0-1"])
     held.end()
     await queue.discard([act(3, attempt=2)])
-    assert await queue.asked(RunId("r")) == {act(0): Tries(), act(3, attempt=2): tries}
+    assert await queue.asked(RunId("r")) == {act(0): Attempts(), act(3, attempt=2): attempts}
     assert await queue.asked(RunId("r-3")) == {}
-    await queue.enqueue(act(4), 10.0, Tries(folded=3))
+    await queue.enqueue(act(4), 10.0, Attempts(folded=3))
     assert set(await queue.asked(RunId("r"))) == {act(3, attempt=2), act(4)}
     claims(rq, prefix).take(1, "now")
     assert await queue.tidy(RunId("r")) == 1
@@ -168,11 +168,11 @@ async def test_what_was_asked_for_outlives_its_jobs(queue: TheQueue, rq: Redis, 
 
 async def test_the_newest_tries_count(queue: TheQueue, rq: Redis, prefix: str) -> None:
     """A job that is put in once more, after somebody asked for fresh attempts, is counted as it was last asked for."""
-    await queue.enqueue(act(), 10.0, Tries(told=9))
+    await queue.enqueue(act(), 10.0, Attempts(told=9))
     claims(rq, prefix).take(1, "now")
     claims(rq, prefix).end()
-    await queue.enqueue(act(), 10.0, Tries(first=1, told=10))
-    assert await queue.asked(RunId("r")) == {act(): Tries(told=10)}
+    await queue.enqueue(act(), 10.0, Attempts(first=1, told=10))
+    assert await queue.asked(RunId("r")) == {act(): Attempts(told=10)}
 
 
 async def test_prefixes_do_not_meet(job_server: str, queue: TheQueue, prefix: str, plain: Redis) -> None:

@@ -14,7 +14,7 @@ from events.log import Draft, Recorded
 from infra.clock import SystemClock
 from infra.list_log import ListLog
 from infra.local_queue import LocalQueue
-from runtime.ports import FIRST_TRIES, Job, JobKind, Origin, Tries
+from runtime.ports import FIRST_ATTEMPTS, Attempts, Job, JobKind, Origin
 from runtime.schedule import ATTEMPTS
 from workers.conductor import Conductor
 from workers.coordinator import RunCoordinator
@@ -29,15 +29,15 @@ class Queue:
     timeouts: set[float] = field(default_factory=set)
     discarded: list[Job] = field(default_factory=list)
     refusal: str | None = None
-    counted: dict[Job, Tries] = field(default_factory=dict)
+    counted: dict[Job, Attempts] = field(default_factory=dict)
 
-    async def enqueue(self, job: Job, timeout_s: float, tries: Tries = FIRST_TRIES) -> bool:
+    async def enqueue(self, job: Job, timeout_s: float, attempts: Attempts = FIRST_ATTEMPTS) -> bool:
         self.jobs.append(job)
         self.timeouts.add(timeout_s)
-        self.counted[job] = tries
+        self.counted[job] = attempts
         return True
 
-    async def asked(self, run: RunId) -> dict[Job, Tries]:
+    async def asked(self, run: RunId) -> dict[Job, Attempts]:
         return self.counted
 
     async def lost(self, jobs: Iterable[Job]) -> list[Job]:
@@ -340,7 +340,7 @@ async def test_work_that_the_server_has_lost_is_no_lost_attempt(stage: Stage):
     """An act job whose gate was asked for had done its work: where its events are lost it is counted afresh."""
     await stage.begin(concurrency=1)
     kinds: tuple[JobKind, ...] = ("act", "diagnose")
-    stage.queue.counted = {Job(kind=kind, run=stage.log.run, episode=0, attempt=2): FIRST_TRIES for kind in kinds}
+    stage.queue.counted = {Job(kind=kind, run=stage.log.run, episode=0, attempt=2): FIRST_ATTEMPTS for kind in kinds}
     assert await stage.taken_over() == [("act", 0, 1)]
 
 

@@ -29,8 +29,9 @@ from infra.leases import LEASE_S
 from infra.list_log import PAGE
 from runtime.errors import EnvironmentCrashed, MissingBlob, StoreAway
 from runtime.ports import (
-    FIRST_TRIES,
+    FIRST_ATTEMPTS,
     Appended,
+    Attempts,
     CallKey,
     ChatAnswer,
     ChatModel,
@@ -39,7 +40,6 @@ from runtime.ports import (
     Origin,
     StreamIndex,
     Taken,
-    Tries,
 )
 from runtime.task import Description, Evaluation, Message, Opening, StepResult, Task
 
@@ -271,12 +271,12 @@ class QueueClient:
     def __init__(self, process: Process) -> None:
         self._process, self._queue = process, process.server.queue
 
-    async def enqueue(self, job: Job, timeout_s: float, tries: Tries = FIRST_TRIES) -> bool:
+    async def enqueue(self, job: Job, timeout_s: float, attempts: Attempts = FIRST_ATTEMPTS) -> bool:
         del timeout_s
         self._acts("enqueue", job)
-        return await self._process.call("queue.enqueue", lambda: self._queue.enqueue(job, tries))
+        return await self._process.call("queue.enqueue", lambda: self._queue.enqueue(job, attempts))
 
-    async def asked(self, run: RunId) -> dict[Job, Tries]:
+    async def asked(self, run: RunId) -> dict[Job, Attempts]:
         del run
         return await self._process.call("queue.asked", self._queue.asked)
 

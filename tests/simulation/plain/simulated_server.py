@@ -18,7 +18,7 @@ from events.log import Draft, Recorded
 from infra.failures import LocalFailures
 from infra.leases import LocalLeases
 from infra.list_log import ListLog
-from runtime.ports import Appended, Job, JobKind, Origin, Taken, Tries
+from runtime.ports import Appended, Attempts, Job, JobKind, Origin, Taken
 from workers.host import BEAT_S, CLAIM_BEATS
 
 RUN = RunId("simulated")
@@ -166,8 +166,8 @@ class QueueModel:
         self.waiting: dict[JobKind, list[tuple[Job, float, float]]] = {"act": [], "diagnose": []}
         self.records: set[Job] = set()
         self.claims: dict[str, _Claim] = {}
-        #: (asked for at, job, its tries), for conductors that take over
-        self._asked: list[tuple[float, Job, Tries]] = []
+        #: (asked for at, job, its attempts), for conductors that take over
+        self._asked: list[tuple[float, Job, Attempts]] = []
         #: (job, popped at, queued at): what a lost tail brings back
         self._popped: list[tuple[Job, float, float]] = []
         #: every new entry: (virtual seconds, job)
@@ -190,7 +190,7 @@ class QueueModel:
     def there(self, job: Job) -> bool:
         return self.waits(job) or self.held(job)
 
-    async def enqueue(self, job: Job, tries: Tries) -> bool:
+    async def enqueue(self, job: Job, attempts: Attempts) -> bool:
         if job in self.records and self.there(job):
             return False
         if job.attempt > 1 and job not in self.records:
@@ -200,13 +200,13 @@ class QueueModel:
         self.records.add(job)
         now = CLOCK.now
         self.entered.append((now, job))
-        self._asked.append((now, job, tries))
+        self._asked.append((now, job, attempts))
         self._put(job, now)
         return True
 
-    async def asked(self) -> dict[Job, Tries]:
-        folded = max((tries.folded for _, _, tries in self._asked), default=0)
-        return {job: tries for _, job, tries in self._asked if job.episode >= folded}
+    async def asked(self) -> dict[Job, Attempts]:
+        folded = max((attempts.folded for _, _, attempts in self._asked), default=0)
+        return {job: attempts for _, job, attempts in self._asked if job.episode >= folded}
 
     def _put(self, job: Job, now: float) -> None:
         self.waiting[job.kind].append((job, now + self._dice.uniform(0, self._weather.job_delay_s), now))
