@@ -25,8 +25,11 @@ from runtime.ports import BankChange, Hit, Row
 
 T = TypeVar("T")
 
-#: rows of one batch, and batches at once
-_BATCH, _AT_ONCE = 500, 2
+#: rows of one batch, characters of its texts (one row may have more), and batches at once: the server takes long texts
+#: apart into words, and takes no message over 100 MB
+_BATCH, _BATCH_CHARACTERS, _AT_ONCE = 500, 4_000_000, 2
+#: rows of one page where all are read
+_PAGE = 100
 #: ids of one deletion, and rows that are looked for at once
 _IDS, _CHECKED = 2_000, 5_000
 #: rows asked for beyond the limit, so that a tie at the cut shows; and how many more of those that were pruned lately
@@ -83,7 +86,8 @@ class WeaviateBank:
             if len(near.ids) < asked or self._cut_is_clear(near, live, limit):
                 return live[:limit]
             if asked == wire.MOST:
-                raise DoubtfulAnswer(self._name, f"more than {asked} rows are as near as the last of {limit}")
+                # Nothing is wrong with the bank, and another generation would say the same.
+                raise Mismatch(f"more than {asked} rows of {self._name} are as near as the last of {limit}")
             asked *= 4
         return []
 
@@ -119,10 +123,10 @@ class WeaviateBank:
     async def _all(self, stage: Stage) -> list[Row]:
         found, after = list[Row](), ""
         while True:
-            reply = await self._edge.search(self._name, wire.page(stage, self._name, after, _BATCH), patient=True)
+            reply = await self._edge.search(self._name, wire.page(stage, self._name, after, _PAGE), patient=True)
             rows, after = wire.rows(stage, self._name, reply)
             found += rows
-            if len(rows) < _BATCH:
+            if len(rows) < _PAGE:
                 return found
 
     async def newest(self) -> BankVersion | None:
@@ -214,7 +218,8 @@ class WeaviateBank:
 
     async def _put_batches(self, rows: Sequence[Row]) -> None:
         """Every row, two batches at once: one is packed while the server takes the other. All are answered."""
-        if len(rows) <= _BATCH:
+        batches = _batches(rows)
+        if len(batches) == 1:
             await self._edge.put(self._name, wire.batch(self._name, rows))
             return
         room, failed = anyio.Semaphore(_AT_ONCE), list[BankAway | UncleanWrite]()
@@ -228,7 +233,7 @@ class WeaviateBank:
                 room.release()
 
         async with anyio.create_task_group() as tasks:
-            for part in _chunks(rows, _BATCH):
+            for part in batches:
                 await room.acquire()
                 if failed:
                     break
@@ -257,6 +262,18 @@ class WeaviateBank:
             self._published = await self.newest()
         if self._published is None or at > self._published:
             raise Mismatch(f"bank version {at} of {self._name} is not published; the newest is {self._published}")
+
+
+def _batches(rows: Sequence[Row]) -> list[Sequence[Row]]:
+    """`rows` in parts that the server takes at once."""
+    found, start, characters = list[Sequence[Row]](), 0, 0
+    for place, row in enumerate(rows):
+        length = len(row.scenario) + len(row.experience)
+        if place - start == _BATCH or (place > start and characters + length > _BATCH_CHARACTERS):
+            found.append(rows[start:place])
+            start, characters = place, 0
+        characters += length
+    return [*found, rows[start:]]
 
 
 def _chunks(rows: Sequence[T], size: int) -> Iterable[Sequence[T]]:

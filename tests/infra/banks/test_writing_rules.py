@@ -13,10 +13,11 @@ from grpc.aio import AioRpcError, Metadata
 from made_banks import MadeBanks, unit
 from msgspec.structs import replace
 
+from events.errors import Mismatch
 from events.ids import BankVersion, MemoryId
 from infra.banks import weaviate_wire as wire
 from infra.banks.changes import row_of
-from infra.banks.errors import BankAway, UncleanWrite
+from infra.banks.errors import BankAway, DoubtfulAnswer, UncleanWrite
 from infra.banks.prunes import Prunes
 from infra.banks.weaviate_store import WeaviateBank
 from infra.weaviate_address import WeaviateAddress
@@ -83,6 +84,33 @@ async def test_batches_and_the_first_row_once_more(redis_server, redis_prefix: s
         await store.apply(BankChange(since=V(2), version=V(3)))
         assert watched.sizes[6:] == []
         assert await store.newest() == 3
+
+
+async def test_rows_of_long_texts(redis_server, redis_prefix: str, weaviate_server: WeaviateAddress):
+    """A batch holds fewer of them: five hundred of the longest are more than one message may be."""
+    async with opened(redis_server, redis_prefix, weaviate_server) as (place, store):
+        watched = _Watched(place)
+        lengths = [1, 1_900_000, 2_200_000, 10, 4_100_000, 10, 10]
+        long = [
+            replace(row, scenario="so " * (length // 3), experience="")
+            for row, length in zip(rows(len(lengths)), lengths, strict=True)
+        ]
+        await store.apply(BankChange(since=None, version=V(1), born=long))
+        assert watched.sizes == [2, 2, 1, 2, 1]
+        assert await store.items(V(1)) == long
+
+
+async def test_more_rows_as_near_as_each_other_than_an_answer_holds(
+    redis_server, redis_prefix: str, weaviate_server: WeaviateAddress, monkeypatch: pytest.MonkeyPatch
+):
+    """Which of them are meant only the fold can say; the bank is as it should be, and nobody is to build it again."""
+    monkeypatch.setattr(wire, "MOST", 50)
+    async with opened(redis_server, redis_prefix, weaviate_server) as (_, store):
+        same = [replace(row, vector=unit(0, 16).q24) for row in rows(60)]
+        await store.apply(BankChange(since=None, version=V(1), born=same))
+        with pytest.raises(Mismatch, match="as near as the last of 20") as raised:
+            await store.search("planning", unit(0, 16), 20, V(1))
+        assert not isinstance(raised.value, DoubtfulAnswer)
 
 
 def _error(code: grpc.StatusCode) -> AioRpcError:
