@@ -63,8 +63,14 @@ class Projector:
     def tell(self, told: Told | None) -> None:
         """Tell `told` of what there is, and of each version from now on; None: nobody."""
         self._told = told
-        if told is not None and self._window is not None:
+        if told is not None and self._window is not None and self._is_seeded():
             told.begin(self._window, self._state.begun().embedder.dimension, self._made)
+
+    def _is_seeded(self) -> bool:
+        """Whether version 0 is whole, as far as the header says how many items it holds."""
+        seed = self._state.begun().seed_bank
+        whole = seed is None or seed.items is None or len(self._state.banks) >= seed.items
+        return whole or self.version > 0
 
     def begin(self, state: State) -> None:
         """Go on from `state`, whose header is known: events after it follow. Older recalls are not checked."""
@@ -93,6 +99,7 @@ class Projector:
             self._take_over(recorded)
         elif recorded.kind == "seeded":
             self._window.add(self._state.banks)
+            self.tell(self._told)
 
     def _take_over(self, recorded: Recorded) -> None:
         """A fold that somebody else made: the next one builds on these banks, so they must be what it says."""

@@ -4,17 +4,22 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from made_banks import grown
 from msgspec.structs import replace
 
+from events.bank import Banks
 from events.codec import content_sha256, decode, decode_as, draft
 from events.errors import FoldMismatch
-from events.ids import PROJECTOR_STREAM, RunId, Version, episode_stream
-from events.kinds import Abandoned, Diagnosed, Folded, Retrieved
+from events.ids import PROJECTOR_STREAM, RUN_STREAM, RunId, Version, episode_stream
+from events.kinds import Abandoned, Diagnosed, Folded, Retrieved, RunStarted, SeedBank, Seeded
 from events.log import Draft, Recorded
+from events.operations import Operation
+from events.seeding import seed_items
+from events.window import Window
 from infra.clock import SystemClock
 from infra.list_log import ListLog
 from runtime.gate import degraded
-from runtime.ports import Origin
+from runtime.ports import Basis, Origin
 from workers.projector import Projector
 
 ORDER = ("run_started", "retrieved", "planned", "retrieved", "executed", "scored", "diagnosed")
@@ -182,3 +187,51 @@ async def test_frozen_runs_learn_nothing(made_run: Any):
     await caught_up(log, Projector(log))
     assert [one.operations for one in await folds(log)] == [[], [], []]
     assert len({one.digest for one in await folds(log)}) == 1
+
+
+class _Listener:
+    """Whoever is told of versions."""
+
+    def __init__(self) -> None:
+        #: rows of the newest version at each beginning, and what made it
+        self.begun: list[tuple[int, Basis | None]] = []
+        self.folds: list[Basis | None] = []
+
+    def begin(self, window: Window, dimension: int, basis: Basis | None = None) -> None:
+        self.begun.append((len(window.newest), basis))
+
+    def folded(self, banks: Banks, operations: Sequence[Operation], basis: Basis | None) -> None:
+        self.folds.append(basis)
+
+
+@pytest.mark.parametrize("counted", [True, False])
+async def test_nobody_is_told_of_half_a_seed_bank(made_run: Any, counted: bool):
+    """Version 0 comes in several events: it is told when it is whole, or anew where the header does not say when."""
+    made, log, listener = made_run(), new_log(), _Listener()
+    started = decode_as(made.events[0], RunStarted)
+    banks = grown(30, started.embedder.dimension).newest
+    items = seed_items(banks, RunId("origin"))
+    seed = SeedBank(run="origin", version=30, digest=banks.digest(), items=len(items) if counted else None)
+    head = [replace(started, seed_bank=seed), *(Seeded(items=[item]) for item in items)]
+    projector, position = Projector(log), 0
+    projector.tell(listener)
+    for version, event in enumerate(head, 1):
+        await log.append(RUN_STREAM, Version(version), [draft(event)], Origin(cause=None))
+        position = await caught_up(log, projector, position)
+    assert len(items) > 5
+    assert listener.begun == [(count, None) for count in ([len(items)] if counted else range(len(items) + 1))]
+
+
+async def test_who_begins_to_listen_is_told_what_made_the_newest_version(made_run: Any):
+    """So that nothing is published which the log has lost since."""
+    made, log = made_run(), new_log()
+    await written(log, unfolded(made))
+    projector, first, second = Projector(log), _Listener(), _Listener()
+    projector.tell(first)
+    await caught_up(log, projector)
+    projector.tell(second)
+    newest = (await log.read_stream(PROJECTOR_STREAM))[-1]
+    made_by = Basis(stream=PROJECTOR_STREAM, version=newest.version, sha256=content_sha256(newest.kind, newest.data))
+    assert first.begun == [(0, None)]
+    assert first.folds[-1] == made_by
+    assert [basis for _, basis in second.begun] == [made_by]
