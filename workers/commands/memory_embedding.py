@@ -177,6 +177,8 @@ def calibrate(invocation: Invocation, run: str | None, file: str | None) -> None
     What was compared in recalls and decisions, as histograms; and how often floor, near tie, novelty and merge fire at
     the run's thresholds and at their neighbours, over the recalls and decisions as they were made. Nothing is embedded.
     """
+    if file is not None and not file.lower().endswith(".svg"):
+        raise BadInput(f"-o {file}: must end in .svg, which is what is drawn")
 
     async def work() -> Calibration:
         calibrator = Calibrator()

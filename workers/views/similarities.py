@@ -54,7 +54,7 @@ _STYLE = (
     "stroke-dasharray:4 3}.t{fill:#b42318}.a{stroke:#8c959f}@media(prefers-color-scheme:dark){text{fill:#e6edf3}"
     ".b{fill:#6cb6ff}.m{stroke:#ff9d8f}.t{fill:#ff9d8f}.a{stroke:#6e7681}}"
 )
-_LEFT, _RIGHT, _TOP, _HEIGHT, _PANEL, _HEAD = 16, 624, 24, 96, 164, 48
+_LEFT, _RIGHT, _TOP, _HEIGHT, _PANEL, _HEAD = 16, 624, 38, 96, 178, 48
 #: characters of a fingerprint that fit beside each other
 _FINGERPRINT = 80
 
@@ -108,5 +108,5 @@ def _panel(histogram: Histogram, mark: tuple[str, float], top: int) -> Iterator[
             yield f'<text x="{x(fifth / 5)}" y="{base + 16}" text-anchor="middle">{fifth / 5:g}</text>'
     words, at = mark
     side, gap = ("end", -4) if x(at) > (_LEFT + _RIGHT) / 2 else ("start", 4)
-    yield f'<path class="m" d="M{x(at)} {top + _TOP - 6}V{base}"/>'
-    yield f'<text class="t" x="{x(at) + gap}" y="{top + _TOP + 4}" text-anchor="{side}">{escape(words)}</text>'
+    yield f'<path class="m" d="M{x(at)} {top + _TOP - 14}V{base}"/>'
+    yield f'<text class="t" x="{x(at) + gap}" y="{top + _TOP - 5}" text-anchor="{side}">{escape(words)}</text>'

@@ -71,6 +71,9 @@ def test_the_picture_stands_alone(chime: Any, uploaded: Any, made_run: Any) -> N
     assert len(text.encode()) < 7_000
     assert len(root.findall(f"{SVG}path[@class='m']")) == 3
     chime("memory", "calibrate", "made", "-o", "nowhere/made.svg", code=2)
+    chime("memory", "calibrate", "made", "-o", "made.png", code=2)
+    assert "must end in .svg" in chime.err
+    assert not Path("made.png").exists()
 
 
 def calibration(**parts: Any) -> Calibration:
@@ -95,6 +98,17 @@ def test_a_full_picture_stays_small_and_no_name_is_markup() -> None:
     root = parsed(text)
     assert [one.tag for one in root.iter() if "script" in one.tag] == []
     assert "<script>&" in "".join(root.itertext())
+
+
+def test_no_bar_reaches_its_threshold_s_words() -> None:
+    """The words stand between the title and the highest bar there can be."""
+    root = parsed(svg(calibration()))
+    words = [float(one.attrib["y"]) for one in root.findall(f"{SVG}text[@class='t']")]
+    bases = [float(one.attrib["d"].split()[1].split("H")[0]) for one in root.findall(f"{SVG}path[@class='a']")]
+    titles = [float(one.attrib["y"]) for one in root.findall(f"{SVG}text") if "pairs" in str(one.text)]
+    assert len(words) == len(bases) == 3
+    assert all(at < base - 96 for at, base in zip(words, bases, strict=True))
+    assert words[0] - titles[0] >= 12
 
 
 def test_the_longest_bar_is_whole_and_none_that_counts_is_empty() -> None:
