@@ -95,13 +95,6 @@ def about_job(job: Job, **facts: str | int | None) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def about_stage(stage: str, **facts: str | int) -> Iterator[None]:
-    """Every line inside names the stage."""
-    with structlog.contextvars.bound_contextvars(stage=stage, **facts):
-        yield
-
-
 def _processors(constants: Mapping[str, str]) -> list[Processor]:
     def add_constants(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
         for key, value in constants.items():

@@ -11,7 +11,7 @@ import pytest
 import structlog
 
 from events.ids import RunId
-from infra.telemetry import BODY_CHARS, FOREIGN, about_job, about_stage, configure
+from infra.telemetry import BODY_CHARS, FOREIGN, about_job, configure
 from runtime.ports import Job
 
 JOB = Job(kind="act", run=RunId("r"), episode=3, attempt=2)
@@ -68,19 +68,14 @@ def test_a_line_is_one_json_object_with_the_fixed_keys(stream: io.StringIO) -> N
 
 
 def test_facts_of_a_job_are_bound_for_its_time(stream: io.StringIO) -> None:
-    """Inside, every line names run, episode, attempt and stage; outside, none does; inner facts do not leak out."""
+    """Inside, every line names run, episode and attempt; outside, none does."""
     log = structlog.get_logger("x")
     with about_job(JOB, worker_id="w", job_id="j", queue_wait_ms=None):
-        with about_stage("planning", model="m"):
-            log.info("inner")
-        log.info("outer")
+        log.info("inner")
     log.info("after")
-    inner, outer, after = lines(stream)
+    inner, after = lines(stream)
     expected = {"run_id": "r", "episode_id": "episode-3", "attempt": 2, "queue": "act", "worker_id": "w", "job_id": "j"}
     assert expected.items() <= inner.items()
-    assert (inner["stage"], inner["model"]) == ("planning", "m")
-    assert expected.items() <= outer.items()
-    assert "stage" not in outer
     assert "queue_wait_ms" not in inner, "what nobody knows is left out"
     assert not expected.keys() & after.keys()
 
