@@ -123,9 +123,11 @@ def _differences(found: dict[str, Any]) -> list[str]:
         f"its vectors are {sorted(vectors)}": set(vectors) == {wire.VECTOR},
         f"its index is {vector.get('vectorIndexType')}, not flat": vector.get("vectorIndexType") == "flat",
         f"its distance is {index.get('distanceMetric')}, not cosine": index.get("distanceMetric") == "cosine",
-        "its vectors are quantised": "quantizer" not in index,
+        # Plain settings are numbers and words; what is done to vectors has settings of its own, each kind by its name.
+        "its vectors are quantised": not any(isinstance(one, dict) for one in index.values()),
         "it makes vectors by itself": set(vector.get("vectorizer", {})) == {"none"},
         f"its property {wire.ID} is cut into words": there.get(wire.ID, {}).get("tokenization") == "field",
+        f"its property {wire.ID} has no index": bool(there.get(wire.ID, {}).get("indexFilterable")),
         f"its property {wire.BORN} has no index of ranges": bool(there.get(wire.BORN, {}).get("indexRangeFilters")),
         **{
             f"its property {name} is {' '.join(kinds[name])}": kinds[name] == [wanted.dataType.value]

@@ -45,6 +45,8 @@ class WeaviateBank:
         self._edge, self._generation, self._prunes, self._dimension = edge, generation, prunes, dimension
         self._name = generation.name
         self._published: BankVersion | None = None
+        #: whether a search has found rows right after they were put: not where a server indexes them later
+        self._found = False
         #: why nothing more is written here
         self._lost = ""
         #: rows whose texts or values people see too old
@@ -63,6 +65,9 @@ class WeaviateBank:
         await self._put(change.born)
         if change.since is None:
             await self._check_whole(change.born, change.version)
+        elif change.born and not self._found:
+            await self._check_found(change.born, change.version)
+        self._found = self._found or bool(change.born)
         self._prunes.add(change.pruned)
         self._gone |= change.pruned
         for row in change.born:
@@ -197,13 +202,17 @@ class WeaviateBank:
         Raises:
             UncleanWrite: it does not.
         """
+        await self._check_found(rows, at)
+        if (held := sum([await self._count(stage) for stage in STAGES])) != len(rows):
+            self._lost = f"it holds {held} rows, not {len(rows)}"
+            raise UncleanWrite(self._name, self._lost)
+
+    async def _check_found(self, rows: Sequence[Row], at: BankVersion) -> None:
+        """Raises: UncleanWrite: there are some of `rows`, just put, that no search finds."""
         try:
             wrong = await self.missing(rows, at)
-            counts = [await self._count(stage) for stage in STAGES]
         except DoubtfulAnswer as error:
-            wrong, counts = [error.reason], []
-        if not wrong and sum(counts) != len(rows):
-            wrong = [f"it holds {sum(counts)} rows, not {len(rows)}"]
+            wrong = [error.reason]
         if wrong:
             self._lost = wrong[0]
             raise UncleanWrite(self._name, wrong[0])
