@@ -63,6 +63,7 @@ CHANNEL: list[tuple[str, int]] = [
 ]
 _GONE = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
 _REFUSED = {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED}
+_KEY = "it refuses the API key; put its key into the variable that weaviate.api_key_env names"
 #: what a call over REST ends with. What answers there may be no Weaviate at all, and its client believes what it reads
 _OF_REST = (
     WeaviateBaseError, httpx.HTTPError, TimeoutError, ValueError, LookupError, TypeError, AttributeError, AssertionError
@@ -328,16 +329,18 @@ def _meaning(error: AioRpcError) -> tuple[str, str]:
     code, details = error.code(), (error.details() or "").splitlines()[0:1]
     reason = f"{code.name.lower()}: {details[0] if details else 'no reason given'}"
     if code in _REFUSED or "unauthorized" in reason:
-        return "key", f"it refuses the API key: {reason}"
+        return "key", _KEY
     if code in _GONE:
         return "unreached", reason
     return ("full", reason) if code is grpc.StatusCode.RESOURCE_EXHAUSTED else ("answer", reason)
 
 
 def _of_rest(error: Exception) -> tuple[str, str]:
+    if isinstance(error, UnexpectedStatusCodeError):
+        if error.status_code in (401, 403):
+            return "key", _KEY
+        return "unreached", f"it answers with status {error.status_code}, as no Weaviate that is ready does"
     reason = (str(error) or type(error).__name__).splitlines()[0]
-    if isinstance(error, UnexpectedStatusCodeError) and error.status_code in (401, 403):
-        return "key", f"it refuses the API key: {reason}"
     if isinstance(error, TimeoutError):
         return "unreached", "no answer in time"
     return ("version" if "is not supported" in reason else "unreached"), reason
