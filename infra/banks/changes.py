@@ -8,7 +8,8 @@ from events.bank import Banks, Item
 from events.errors import VersionGap
 from events.ids import BankVersion, MemoryId
 from events.operations import Discarded, Ignored, Inserted, Merged, Operation, Pruned, ValueUpdated
-from runtime.ports import BankChange, Basis, Row
+from runtime.bank_store import BankChange, Row
+from runtime.ports import Basis
 
 
 def row_of(banks: Banks, item: Item) -> Row:

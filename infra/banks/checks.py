@@ -6,7 +6,7 @@ from events.errors import BadInput, NotAUnitVector
 from events.ids import MemoryId
 from events.vectors import ONE, unit
 from infra.banks.prunes import stage_of
-from runtime.ports import BankChange, Row
+from runtime.bank_store import BankChange, Row
 
 #: integers above it are rounded on their way to a store
 _LARGEST = 1 << 53

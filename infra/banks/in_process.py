@@ -12,7 +12,7 @@ from events.rows import Rows
 from events.vectors import Vector, of_raw
 from infra.banks.checks import check
 from infra.banks.prunes import Prunes
-from runtime.ports import BankChange, Hit, Row
+from runtime.bank_store import BankChange, Hit, Row
 
 
 @dataclass(slots=True)
@@ -24,7 +24,7 @@ class _Shelf:
 
 
 class InProcessBank:
-    """`runtime.ports.BankStore` without a server, and without generations: whatever is applied is published."""
+    """`runtime.bank_store.BankStore` without a server, and without generations: whatever is applied is published."""
 
     def __init__(self, dimension: int) -> None:
         self._dimension = dimension

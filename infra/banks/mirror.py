@@ -21,8 +21,9 @@ from infra.banks.errors import DeadGeneration, UncleanWrite
 from infra.banks.generations import Generation, RunGenerations
 from infra.banks.prunes import Prunes
 from infra.banks.serving import BankServer
+from runtime.bank_store import BankChange, BankStore
 from runtime.logger import Logger
-from runtime.ports import BankChange, BankStore, Basis, Clock
+from runtime.ports import Basis, Clock
 
 _log = Logger("chime.mirror")
 

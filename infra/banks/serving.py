@@ -9,7 +9,7 @@ from events.ids import MemoryId, Stage
 from events.vectors import Vector
 from infra.banks.generations import Generation
 from infra.banks.prunes import Prunes
-from runtime.ports import BankStore
+from runtime.bank_store import BankStore
 
 Mode = Literal["vector", "bm25", "hybrid"]
 

@@ -17,8 +17,9 @@ from infra.banks.errors import BankAway, DoubtfulAnswer
 from infra.banks.generations import RunGenerations, Serving
 from infra.banks.replica import Replica, Versions
 from infra.banks.serving import BankServer
+from runtime.bank_store import BankStore, Hit
 from runtime.logger import Logger
-from runtime.ports import BankStore, Clock, EventLog, Hit, Recalled
+from runtime.ports import Clock, EventLog, Recalled
 
 _log = Logger("chime.bank")
 

@@ -13,7 +13,7 @@ from infra.banks.errors import DoubtfulAnswer
 from infra.banks.generations import Apart, Generation, Generations, RunGenerations, Serving
 from infra.banks.prunes import Prunes
 from infra.banks.serving import BankServer
-from runtime.ports import Row
+from runtime.bank_store import Row
 
 #: differences that are told, at most
 _TOLD = 20

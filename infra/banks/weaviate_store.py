@@ -21,7 +21,7 @@ from infra.banks.generations import Generation
 from infra.banks.prunes import Prunes, stage_of
 from infra.banks.weaviate_edge import Edge
 from infra.banks.weaviate_schema import remove_tenants
-from runtime.ports import BankChange, Hit, Row
+from runtime.bank_store import BankChange, Hit, Row
 
 T = TypeVar("T")
 
@@ -39,7 +39,7 @@ _LATELY = 64
 
 
 class WeaviateBank:
-    """`runtime.ports.BankStore` on one tenant. One writer; its reader's `prunes` come from the log."""
+    """`runtime.bank_store.BankStore` on one tenant. One writer; its reader's `prunes` come from the log."""
 
     def __init__(self, edge: Edge, generation: Generation, prunes: Prunes, dimension: int) -> None:
         self._edge, self._generation, self._prunes, self._dimension = edge, generation, prunes, dimension

@@ -18,7 +18,7 @@ from events.ids import BankVersion, MemoryId, Stage
 from events.vectors import DOT_ONE, ONE
 from infra.banks.errors import DoubtfulAnswer
 from infra.banks.serving import Found
-from runtime.ports import Row
+from runtime.bank_store import Row
 
 COLLECTIONS: dict[Stage, str] = {"planning": "PlanningMemory", "execution": "ExecutionMemory"}
 #: name of a row's one vector

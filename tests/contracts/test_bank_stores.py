@@ -22,7 +22,7 @@ from infra.banks.generations import Generations
 from infra.banks.in_process import InProcessBank
 from infra.banks.prunes import Prunes
 from infra.redis_client import connected
-from runtime.ports import BankChange, BankStore, Hit, Row
+from runtime.bank_store import BankChange, BankStore, Hit, Row
 
 V = BankVersion
 #: what makes an empty store of some dimension

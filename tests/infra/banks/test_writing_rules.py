@@ -21,7 +21,7 @@ from infra.banks.errors import BankAway, DoubtfulAnswer, UncleanWrite
 from infra.banks.prunes import Prunes
 from infra.banks.weaviate_store import WeaviateBank
 from infra.weaviate_address import WeaviateAddress
-from runtime.ports import BankChange, Row
+from runtime.bank_store import BankChange, Row
 
 V = BankVersion
 

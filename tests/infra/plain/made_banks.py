@@ -15,7 +15,7 @@ from events.kinds import Diagnosed, Experience, MergeProposals, RetrievedIds, St
 from events.operations import Inserted, Merged, Operation, Pruned, ValueUpdated
 from events.vectors import Vector, fixed_point
 from infra.banks.changes import change_of, whole
-from runtime.ports import BankChange
+from runtime.bank_store import BankChange
 
 
 def unit(seed: int, dimension: int = 16) -> Vector:
