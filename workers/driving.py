@@ -168,22 +168,36 @@ async def interruptible() -> AsyncIterator[None]:
     Raises:
         Interrupted: a signal came.
     """
-    came = False
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async with _cancelled_by(signals) as came:
+            yield
+    if came.is_set():
+        raise Interrupted
+
+
+@asynccontextmanager
+async def until_signal() -> AsyncIterator[None]:
+    """The body is cancelled when SIGINT or SIGTERM arrives: what serves for ever ends so."""
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async with _cancelled_by(signals):
+            yield
+
+
+@asynccontextmanager
+async def _cancelled_by(signals: AsyncIterator[signal.Signals]) -> AsyncIterator[anyio.Event]:
+    """The body is cancelled by the first of `signals`; whether one came."""
+    came = anyio.Event()
 
     async def watch(scope: anyio.CancelScope) -> None:
-        nonlocal came
-        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-            async for _ in signals:
-                came = True
-                scope.cancel()
-                return
+        async for _ in signals:
+            came.set()
+            scope.cancel()
+            return
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(watch, tasks.cancel_scope)
-        yield
+        yield came
         tasks.cancel_scope.cancel()
-    if came:
-        raise Interrupted
 
 
 @asynccontextmanager

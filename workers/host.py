@@ -10,8 +10,8 @@ The rq hooks it uses, pinned by contract tests: `register_birth`, `register_deat
 import os
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeVar
@@ -134,15 +134,18 @@ class HostWorker(SimpleWorker):
         self._stopping, self._hurry, self._taking = Event(), Event(), CancelScope()
         self._free = Semaphore(self._slots)
         self._ended: list[str] = []
-        async with self._lifespan() as advance:
+        async with AsyncExitStack() as stack:
+            # Before anybody can see that we are there: from then on a signal is an order, not our death.
+            orders = stack.enter_context(anyio.open_signal_receiver(*signals)) if signals else None
+            advance = await stack.enter_async_context(self._lifespan())
             with our_errors(self._where):
                 await self._call(self._register)
             _log.info("worker started", worker_id=self.name, queue=self._queue.name, slots=self._slots)
             try:
                 async with create_task_group() as beside:
                     beside.start_soon(self._beat)
-                    if signals:
-                        beside.start_soon(self._obey, signals)
+                    if orders is not None:
+                        beside.start_soon(self._obey, orders)
                     await self._serve(advance, burst)
                     beside.cancel_scope.cancel()
             finally:
@@ -259,11 +262,10 @@ class HostWorker(SimpleWorker):
             await self._hurry.wait()
         jobs.cancel()
 
-    async def _obey(self, signals: Sequence[signal.Signals]) -> None:
-        with anyio.open_signal_receiver(*signals) as received:
-            async for signum in received:
-                _log.info("stopping on signal", worker_id=self.name, signal=signum.name, running=len(self._held))
-                self.stop()
+    async def _obey(self, orders: AsyncIterator[signal.Signals]) -> None:
+        async for signum in orders:
+            _log.info("stopping on signal", worker_id=self.name, signal=signum.name, running=len(self._held))
+            self.stop()
 
     async def _beat(self) -> None:
         beats, swept = 0, -SWEEP_S

@@ -1,9 +1,5 @@
 """`chime coordinator`: conductor and projector for every open run of a server."""
 
-import signal
-
-import anyio
-
 from infra.clock import SystemClock
 from infra.ownership import assert_sole_owner
 from infra.rq_queue import RqQueue
@@ -11,7 +7,7 @@ from infra.telemetry import configure
 from workers.bank_access import with_banks
 from workers.connections import connections
 from workers.coordinator import Coordinator
-from workers.driving import grounded
+from workers.driving import grounded, until_signal
 from workers.invocation import Invocation, chime_command, run_async
 from workers.version import VERSION
 
@@ -36,21 +32,13 @@ def coordinator(invocation: Invocation) -> None:
     async def serve() -> None:
         clock = SystemClock()
         async with (
+            until_signal(),
             connections(home, settings.redis.url, settings.redis.prefix, clock) as logs,
             with_banks(logs, home, settings.weaviate, invocation.environment, clock, starting=True) as there,
         ):
             there.warn()
             invocation.output.note(f"serving the open runs of {there.where}")
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(_until_signal, tasks.cancel_scope)
-                async with RqQueue(there.url, there.prefix) as queue:
-                    await Coordinator(there.store, grounded(there, queue, clock, settings.intake)).serve()
+            async with RqQueue(there.url, there.prefix) as queue:
+                await Coordinator(there.store, grounded(there, queue, clock, settings.intake)).serve()
 
     run_async(serve)
-
-
-async def _until_signal(scope: anyio.CancelScope) -> None:
-    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async for _ in signals:
-            scope.cancel()
-            return
