@@ -49,6 +49,8 @@ class Hit(Struct, frozen=True, kw_only=True):
     id: MemoryId
     #: q . c in units of 2^-48, computed from the integers of both vectors
     dot: int
+    #: hex SHA-256 of c as it was found, d little-endian int32: whoever knows the item knows which it must be
+    vector_sha256: str
 
 
 class BankStore(Protocol):

@@ -66,7 +66,10 @@ class InProcessBank:
         shelf = self._shelves[stage]
         dots = shelf.vectors.dots(exact)
         live = np.array([self._lives(row, at) for row in shelf.rows], dtype=bool)
-        found = [Hit(id=shelf.rows[place].id, dot=int(dots[place])) for place in np.flatnonzero(live).tolist()]
+        found = [
+            Hit(id=shelf.rows[place].id, dot=int(dots[place]), vector_sha256=shelf.vectors.sha256(place))
+            for place in np.flatnonzero(live).tolist()
+        ]
         return sorted(found, key=lambda hit: (-hit.dot, memory_order(hit.id)))[:limit]
 
     async def items(self, at: BankVersion) -> list[Row]:

@@ -103,14 +103,17 @@ class StoredBanks:
         return [(item, hit.dot) for hit in hits if hit.dot >= least and (item := banks.get(hit.id)) is not None]
 
     def _check(self, generation: str, banks: Banks, stage: Stage, hits: Sequence[Hit], limit: int) -> None:
-        """As many rows as there must be, and each of them live at the version read."""
-        wanted = min(limit, banks.shelf(stage).scenarios.live)
+        """As many rows as there must be, each of them live at the version read, with the log's vector."""
+        scenarios = banks.shelf(stage).scenarios
+        wanted = min(limit, scenarios.live)
         if len(hits) != wanted:
             raise DoubtfulAnswer(generation, f"a search found {len(hits)} of {wanted} {stage} rows")
         for hit in hits:
             item = banks.get(hit.id)
             if item is None or item.bank != stage:
                 raise DoubtfulAnswer(generation, f"a search found {hit.id}, which the bank does not hold")
+            if hit.vector_sha256 != scenarios.sha256(item.scenario_row):
+                raise DoubtfulAnswer(generation, f"a search found {hit.id} with another vector than the log has")
 
     async def _published(self, version: BankVersion) -> Serving:
         """The generation that serves, once it has got to `version`; waits for it a moment, but not twice in vain.

@@ -89,25 +89,22 @@ class WeaviateBank:
             near = wire.found(self._name, exact, await self._edge.search(self._name, request))
             live = self._live(near, at)
             if len(near.ids) < asked or self._cut_is_clear(near, live, limit):
-                return live[:limit]
+                return [near.hit(place) for place in live[:limit]]
             if asked == wire.MOST:
                 # Nothing is wrong with the bank, and another generation would say the same.
                 raise Mismatch(f"more than {asked} rows of {self._name} are as near as the last of {limit}")
             asked *= 4
         return []
 
-    def _live(self, near: wire.Near, at: BankVersion) -> list[Hit]:
-        """The rows that are live at `at`, by (-dot, id)."""
+    def _live(self, near: wire.Near, at: BankVersion) -> list[int]:
+        """Places of the rows that are live at `at`, by (-dot, id)."""
         if len(set(near.ids)) < len(near.ids):
             raise DoubtfulAnswer(self._name, "an item in two rows")
-        hits = [
-            Hit(id=one, dot=int(dot))
-            for one, dot in zip(near.ids, near.dots.tolist(), strict=True)
-            if not self._prunes.gone(one, at)
-        ]
-        return sorted(hits, key=lambda hit: (-hit.dot, memory_order(hit.id)))
+        dots = near.dots.tolist()
+        places = [place for place, one in enumerate(near.ids) if not self._prunes.gone(one, at)]
+        return sorted(places, key=lambda place: (-dots[place], memory_order(near.ids[place])))
 
-    def _cut_is_clear(self, near: wire.Near, live: Sequence[Hit], limit: int) -> bool:
+    def _cut_is_clear(self, near: wire.Near, live: Sequence[int], limit: int) -> bool:
         """Whether no row that was not returned can be among the first `limit`.
 
         The server orders by float32 sums. In whatever order it adds, a sum of d products of unit vectors is off by d
@@ -115,7 +112,7 @@ class WeaviateBank:
         twice that above any row that it returned.
         """
         slack = 2 * (2 * self._dimension + 64) * (DOT_ONE >> 24)
-        return len(live) >= limit and float(near.dots.min()) + slack < live[limit - 1].dot
+        return len(live) >= limit and float(near.dots.min()) + slack < float(near.dots[live[limit - 1]])
 
     async def items(self, at: BankVersion) -> list[Row]:
         """As `BankStore.items`."""

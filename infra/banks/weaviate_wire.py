@@ -6,6 +6,7 @@ CPU.
 Vectors travel as float32, which holds a fixed-point component up to 2^24 exactly.
 """
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID, uuid5
@@ -18,7 +19,7 @@ from events.ids import BankVersion, MemoryId, Stage
 from events.vectors import DOT_ONE, ONE
 from infra.banks.errors import DoubtfulAnswer
 from infra.banks.serving import Found
-from runtime.bank_store import Row
+from runtime.bank_store import Hit, Row
 
 COLLECTIONS: dict[Stage, str] = {"planning": "PlanningMemory", "execution": "ExecutionMemory"}
 #: name of a row's one vector
@@ -43,6 +44,13 @@ class Near:
     ids: list[MemoryId]
     #: q . c in units of 2^-48, shape (rows,), integer-valued
     dots: npt.NDArray[np.float64]
+    #: integer-valued, shape (rows, d)
+    vectors: npt.NDArray[np.float64]
+
+    def hit(self, place: int) -> Hit:
+        """One of the rows."""
+        raw = self.vectors[place].astype("<i4").tobytes()
+        return Hit(id=self.ids[place], dot=int(self.dots[place]), vector_sha256=hashlib.sha256(raw).hexdigest())
 
 
 def row_uuid(generation: str, memory: MemoryId) -> str:
@@ -207,13 +215,13 @@ def found(generation: str, query: npt.NDArray[np.float64], reply: search_get_pb2
     """
     found_ids = ids(reply)
     if not found_ids:
-        return Near([], np.empty(0))
+        return Near([], np.empty(0), np.empty((0, query.size)))
     vectors = _vectors(generation, reply)
     if vectors.shape[1] != query.size:
         raise DoubtfulAnswer(generation, f"vectors of {vectors.shape[1]} dimensions for a query of {query.size}")
     if not all(found_ids):
         raise DoubtfulAnswer(generation, "a row without an id")
-    return Near(found_ids, vectors @ query)
+    return Near(found_ids, vectors @ query, vectors)
 
 
 def ids(reply: search_get_pb2.SearchReply) -> list[MemoryId]:

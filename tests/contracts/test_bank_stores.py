@@ -1,5 +1,6 @@
 """What every bank store must do: in memory, and on a real Weaviate server beside a real Redis."""
 
+import hashlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
@@ -56,9 +57,12 @@ def open_bank(request: pytest.FixtureRequest, redis_prefix: str) -> MakeStore:
 
 def expected(banks: Banks, stage: Stage, query: Vector, limit: int) -> list[Hit]:
     """The first `limit` rows of the stage's bank, from the banks themselves."""
-    dots = {item.id: int(query.exact() @ banks.scenario_vector(item).exact()) for item in banks if item.bank == stage}
+    vectors = {item.id: banks.scenario_vector(item) for item in banks if item.bank == stage}
+    dots = {one: int(query.exact() @ vector.exact()) for one, vector in vectors.items()}
     order = sorted(dots, key=lambda one: (-dots[one], memory_order(one)))
-    return [Hit(id=one, dot=dots[one]) for one in order[:limit]]
+    return [
+        Hit(id=one, dot=dots[one], vector_sha256=hashlib.sha256(vectors[one].q24).hexdigest()) for one in order[:limit]
+    ]
 
 
 async def agree(store: BankStore, made: MadeBanks, at: int, query: Vector, limits: tuple[int, ...]) -> None:

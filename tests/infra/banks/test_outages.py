@@ -5,12 +5,14 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
 
 import anyio
 import httpx
 import pytest
 import structlog
 from banked_run import Place, placed
+from msgspec.structs import replace
 from weaviate.classes.config import Configure
 
 from events.errors import BadInput
@@ -22,6 +24,7 @@ from infra.banks import mirror as mirroring
 from infra.banks import stored as reading
 from infra.banks import weaviate_edge
 from infra.banks import weaviate_wire as wire
+from infra.banks.changes import row_of
 from infra.banks.mirror import Mirror
 from infra.banks.stored import StoredBanks
 from infra.weaviate_address import WeaviateAddress
@@ -267,6 +270,20 @@ async def test_a_row_that_is_lost(redis_server, redis_prefix: str, weaviate_serv
         for stage in STAGES:
             lost = [item.id for item in place.run.versions[-1] if item.bank == stage][:3]
             assert await place.server._edge.delete(before, wire.deletion(stage, before, lost)) == 3
+        assert await read(place, reader, 1) == ["fallback"]
+        await back(place, mirror)
+        assert mirror.view.generation != before
+        assert await read(place, reader) == ["weaviate"] * 4
+
+
+async def test_rows_with_another_vector(redis_server, redis_prefix: str, weaviate_server: WeaviateAddress):
+    """Rows that hold each other's vectors, written by whoever: no recall believes them, and the bank is built again."""
+    async with mirrored(redis_server.url, redis_prefix, weaviate_server) as (place, mirror):
+        before, reader, banks = mirror.view.generation, place.reader(), place.run.versions[-1]
+        for stage in STAGES:
+            rows = [row_of(banks, item) for item in banks if item.bank == stage]
+            swapped = [replace(row, vector=other.vector) for row, other in pairwise([*rows, rows[0]])]
+            await place.server._edge.put(before, wire.batch(before, swapped))
         assert await read(place, reader, 1) == ["fallback"]
         await back(place, mirror)
         assert mirror.view.generation != before
