@@ -80,7 +80,7 @@ lint: venv
 	$(BIN)/mypy
 	$(BIN)/pyright
 
-bench: venv .bench-venv/ready
+bench: venv weaviate .bench-venv/ready .st-venv/ready
 	@$(BIN)/python -m bench
 
 # The libraries that we are measured beside, in an environment of their own.
