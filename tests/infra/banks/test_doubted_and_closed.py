@@ -2,10 +2,10 @@
 
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import anyio
 import pytest
+from answering_alike import answering_alike
 from anyio.abc import TaskGroup
 from banked_run import Place, placed
 
@@ -173,26 +173,8 @@ _BODIES += [b'{"version": null}', b'{"version": 5}', b'{"version": [1]}']
 @pytest.fixture(params=_BODIES, ids=bytes.decode)
 def no_weaviate(request: pytest.FixtureRequest) -> Iterator[WeaviateAddress]:
     """Something that answers every request alike."""
-
-    class Alike(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(request.param)))
-            self.end_headers()
-            self.wfile.write(request.param)
-
-        def log_message(self, *arguments: object) -> None:
-            """Nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Alike)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    url = f"http://127.0.0.1:{server.server_port}"
-    yield WeaviateAddress(http_url=url, grpc_url="127.0.0.1:9", api_key="k", version="")
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with answering_alike(request.param) as address:
+        yield address
 
 
 async def test_something_that_is_no_weaviate(redis_server, redis_prefix: str, no_weaviate: WeaviateAddress):

@@ -1,16 +1,15 @@
 """What becomes of a run's bank when its server is away, hangs, forgets, refuses or is another one."""
 
 import json
-import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 
 import anyio
 import httpx
 import pytest
 import structlog
+from answering_alike import answering_alike
 from banked_run import Place, placed
 from msgspec.structs import replace
 from weaviate.classes.config import Configure
@@ -120,32 +119,11 @@ async def test_another_key(redis_server, redis_prefix: str, own_weaviate_server)
         assert await read(place, place.reader()) == ["fallback"] * 4
 
 
-class _Old(BaseHTTPRequestHandler):
-    """Greets as a server of long ago."""
-
-    def do_GET(self) -> None:
-        body = json.dumps({"version": "1.20.0", "hostname": "x", "modules": {}}).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *arguments: object) -> None:
-        """Nothing."""
-
-
 @pytest.fixture
 def old_server() -> Iterator[WeaviateAddress]:
     """What answers as version 1.20."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Old)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    url = f"http://127.0.0.1:{server.server_port}"
-    yield WeaviateAddress(http_url=url, grpc_url="127.0.0.1:9", api_key="k", version="")
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with answering_alike(json.dumps({"version": "1.20.0", "hostname": "x", "modules": {}}).encode()) as address:
+        yield address
 
 
 async def test_a_server_of_long_ago(redis_server, redis_prefix: str, old_server: WeaviateAddress):
