@@ -18,6 +18,27 @@ _LOCK_S = 90.0
 _POLL_S = 0.02
 
 
+@contextmanager
+def locked(path: Path, held: Callable[[], None], poll_s: float) -> Iterator[int]:
+    """Hold the lock file `path`, made where it is not there; its descriptor.
+
+    Args:
+        path: of the file.
+        held: called each time somebody else is found to hold it; raises where nobody waits any more.
+        poll_s: how long after that it is tried again, seconds.
+    """
+    with path.open("ab") as lock:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                pass
+            held()
+            time.sleep(poll_s)
+        yield lock.fileno()
+
+
 class ServerLocks:
     """The locks of the server that keeps its files in `folder`."""
 
@@ -48,20 +69,17 @@ class ServerLocks:
         Raises:
             Unreachable: somebody else has been at it for a minute and a half.
         """
-        with (self._folder / "start.lock").open("ab") as lock:
-            deadline = time.monotonic() + _LOCK_S
-            while True:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() > deadline:
-                        raise Unreachable(
-                            f"another chime has been starting or stopping the server of {self._folder} for "
-                            f"{_LOCK_S:.0f} s; end it, then try again"
-                        ) from None
-                    go_on()
-                    time.sleep(_POLL_S)
+        deadline = time.monotonic() + _LOCK_S
+
+        def held() -> None:
+            if time.monotonic() > deadline:
+                raise Unreachable(
+                    f"another chime has been starting or stopping the server of {self._folder} for "
+                    f"{_LOCK_S:.0f} s; end it, then try again"
+                )
+            go_on()
+
+        with locked(self._folder / "start.lock", held, _POLL_S):
             yield
 
     def use(self) -> IO[bytes]:

@@ -4,7 +4,6 @@ Both work in a folder beside the cache and put the program in its place in one s
 does it and the other finds it done. What fails leaves nothing; what was killed is gone on with.
 """
 
-import fcntl
 import hashlib
 import http.client
 import os
@@ -15,7 +14,6 @@ import signal
 import subprocess
 import tarfile
 import threading
-import time
 import urllib.error
 import urllib.request
 import zipfile
@@ -26,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from infra.server_locks import locked
 from infra.weaviate_process import VERSION
 
 MODULE = f"github.com/weaviate/weaviate/cmd/weaviate-server@v{VERSION}"
@@ -312,16 +311,14 @@ def _made(
 @contextmanager
 def _alone(path: Path, waiter: Waiter) -> Iterator[int]:
     """Hold the lock file, whose descriptor is given; says so when somebody else does."""
-    with path.open("ab") as file:
-        said = False
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if not said:
-                    waiter.tell(f"waiting for another process that builds or fetches Weaviate {VERSION}")
-                said = True
-                waiter.go_on()
-                time.sleep(_ASK_S)
-        yield file.fileno()
+    said = False
+
+    def held() -> None:
+        nonlocal said
+        if not said:
+            waiter.tell(f"waiting for another process that builds or fetches Weaviate {VERSION}")
+        said = True
+        waiter.go_on()
+
+    with locked(path, held, _ASK_S) as lock:
+        yield lock
