@@ -190,7 +190,7 @@ class Engine:
             settings=_settings(config.limits, operational),
             model=self._model(config.models, operational),
             embedder=await self._embedder(log.run, known.header, operational),
-            banks=known.context.banks if store == known.store else Replica(log),
+            banks=known.context.banks if store == known.store else self._reader(log, store, None),
         )
         return replace(
             known,

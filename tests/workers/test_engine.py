@@ -1,5 +1,6 @@
 """What a worker process knows of runs: whose jobs it takes, when it stops one, and what a resume changes."""
 
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from hashlib import sha256
 from pathlib import Path
@@ -14,13 +15,14 @@ from structlog.testing import capture_logs
 from events.codec import canonical, decode, decode_as, draft
 from events.errors import BadInput
 from events.ids import RUN_STREAM, RunId, Version
-from events.kinds import Executed, Noted, Operated, RunStarted
+from events.kinds import Executed, Noted, Operated, Retrieved, RunStarted
 from infra.clock import SystemClock
 from infra.environments.in_process import InProcessEnvironment
 from infra.environments.toy import Toy
 from infra.list_log import ListLog
 from runtime.errors import NotServed, RunStopped
 from runtime.ports import Job, Origin
+from workers.bank_access import BankAccess
 from workers.configuration import ROLES
 from workers.engine import OPERATIONAL, STOPPED, Engine, listed_tasks, note_stopped, operational_of
 from workers.layers import Flags, Resolved, resolve
@@ -78,6 +80,29 @@ async def test_limits_of_a_resume_are_played_with(world: Any, playing: Any):
     assert await there.drive("r") == ["finished"]
     events = await there.recorded("r")
     assert [decode_as(one, Executed).steps for one in events if one.kind == "executed"] == [1, 1]
+
+
+async def test_a_run_that_moves_to_a_store_out_of_reach(world: Any, playing: Any, monkeypatch: pytest.MonkeyPatch):
+    """From then on a replica answers in the store's place, and its recalls say so."""
+
+    async def nobody(_: BankAccess) -> None:
+        return None
+
+    def moved(advance: Callable[[Job], Any]) -> Callable[[Job], Any]:
+        async def advanced(job: Job) -> None:
+            if (job.kind, job.episode) == ("act", 1):
+                await tell(there.log("r"), Noted(topic=OPERATIONAL, facts={"bank": {"store": "weaviate"}}))
+            await advance(job)
+
+        return advanced
+
+    monkeypatch.setattr(BankAccess, "reachable", nobody)
+    monkeypatch.setattr("workers.mirroring._AWAY_S", 0.0)
+    there = world(around=moved)
+    events = await there.play("r", playing.configured(concurrency=1, lag=1), limit=2)
+    assert [decode_as(one, Retrieved).source for one in events if one.kind == "retrieved"] == [
+        "exact", "exact", "fallback", "fallback",
+    ]  # fmt: skip
 
 
 async def test_lines_of_an_episode_name_its_configuration(world: Any, playing: Any):
