@@ -9,13 +9,13 @@ from infra.clock import SystemClock
 from infra.model_errors import Failed
 from infra.openai_client import Clients
 from runtime.errors import RunStopped
-from runtime.settings import EndpointSettings
+from runtime.settings import ServerSettings
 
 #: long enough for a server that wakes up, short enough for a person, seconds
 _WAIT_S = 10.0
 
 
-async def owner_of(endpoint: EndpointSettings, keys: Mapping[str, str]) -> str | None:
+async def owner_of(endpoint: ServerSettings, keys: Mapping[str, str]) -> str | None:
     """`owned_by` of the first model served; None where the endpoint has no such list.
 
     Args:

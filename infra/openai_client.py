@@ -16,7 +16,7 @@ from events.errors import BadInput
 from infra.breaker import Breaker
 from infra.model_errors import Failed, malformed, of_status, too_slow, unreachable
 from runtime.ports import Clock
-from runtime.settings import EndpointSettings
+from runtime.settings import ServerSettings
 
 #: an answer, or an error, is not read beyond this, bytes
 LARGEST_ANSWER, LARGEST_ERROR = 16 * 1024 * 1024, 64 * 1024
@@ -57,11 +57,11 @@ class Clients:
         #: (base_url, model) -> how it fares; by model, because one address may be a router to many servers
         self.breakers: defaultdict[tuple[str, str], Breaker] = defaultdict(Breaker)
 
-    def key(self, endpoint: EndpointSettings) -> str:
+    def key(self, endpoint: ServerSettings) -> str:
         """The key that is sent to `endpoint`; "" = none."""
         return self._keys.get(endpoint.api_key_env, "")
 
-    def of(self, endpoint: EndpointSettings) -> AsyncOpenAI:
+    def of(self, endpoint: ServerSettings) -> AsyncOpenAI:
         """The client of this address and key, shared.
 
         Raises:
@@ -74,7 +74,7 @@ class Clients:
             self._clients[same] = client
         return self._clients[same]
 
-    async def post(self, endpoint: EndpointSettings, parameters: Mapping[str, Any], limit_s: float) -> bytes:
+    async def post(self, endpoint: ServerSettings, parameters: Mapping[str, Any], limit_s: float) -> bytes:
         """The body of one answer to a chat completion's `parameters`, whole within `limit_s`.
 
         Raises:
@@ -85,7 +85,7 @@ class Clients:
         )
         return await _whole(asking, limit_s)
 
-    async def embeddings(self, endpoint: EndpointSettings, parameters: Mapping[str, Any], limit_s: float) -> bytes:
+    async def embeddings(self, endpoint: ServerSettings, parameters: Mapping[str, Any], limit_s: float) -> bytes:
         """The body of one answer to an embedding's `parameters`, whole within `limit_s`.
 
         Raises:
@@ -96,7 +96,7 @@ class Clients:
         )
         return await _whole(asking, limit_s)
 
-    async def models(self, endpoint: EndpointSettings, limit_s: float) -> bytes:
+    async def models(self, endpoint: ServerSettings, limit_s: float) -> bytes:
         """The body of the endpoint's list of models, whole within `limit_s`.
 
         Raises:
@@ -126,7 +126,7 @@ async def _whole(asking: AbstractAsyncContextManager[Any], limit_s: float) -> by
     return body
 
 
-def _client(endpoint: EndpointSettings, key: str, clock: Clock) -> AsyncOpenAI:
+def _client(endpoint: ServerSettings, key: str, clock: Clock) -> AsyncOpenAI:
     """A client that sends what we say and nothing of the environment, and reads a body with a bound.
 
     Raises:

@@ -9,7 +9,7 @@ from infra.breaker import Breaker
 from infra.model_errors import LONGEST_PAUSE_S, LONGEST_WARM_UP_PAUSE_S, MALFORMED_RETRIES, Failure
 from runtime.errors import ModelRefused, ModelUnavailable, RunStopped
 from runtime.ports import Clock
-from runtime.settings import EndpointSettings
+from runtime.settings import ServerSettings
 
 #: kind of the `RunStopped` for an endpoint that can be reached and gives no answer, call after call
 DOWN = "endpoint_down"
@@ -26,9 +26,7 @@ class Tries:
         rng: jitter.
     """
 
-    def __init__(
-        self, endpoint: EndpointSettings, key: str, breaker: Breaker, clock: Clock, rng: random.Random
-    ) -> None:
+    def __init__(self, endpoint: ServerSettings, key: str, breaker: Breaker, clock: Clock, rng: random.Random) -> None:
         self._endpoint, self._key, self._breaker, self._clock, self._rng = endpoint, key, breaker, clock, rng
         self._given_up = breaker.given_up
         self._failures: list[Failure] = []

@@ -11,6 +11,8 @@ from msgspec import Struct
 from runtime.ports import Role
 
 Thinking = Literal["none", "dashscope", "vllm", "deepseek", "openai"]
+#: `fixed`: the given rates and no more; `adaptive`: more and more at once until the endpoint refuses, then half
+Pacing = Literal["fixed", "adaptive"]
 
 
 class ModelSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -25,8 +27,8 @@ class ModelSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     thinking: Thinking = "none"
 
 
-class EndpointSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where one role's model is, and how patiently it is asked."""
+class ServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where a model server is, and how patiently it is asked."""
 
     #: ends in /v1
     base_url: str
@@ -43,6 +45,36 @@ class EndpointSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     deadline_s: float = 3600.0
     #: calls in a row without an answer that an endpoint is given up for: the run stops and can be resumed
     stop_after: int = 5
+
+
+class EndpointSettings(ServerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where one role's model is, and how it is asked."""
+
+    #: until the first byte of an answer, seconds; 0 = as `timeout_s`, for an endpoint that writes its answer whole
+    first_byte_timeout_s: float = 0.0
+    #: further tries that the calls of a process may have spent at once, beside one for every ten answers; 0 = no bound
+    retry_budget: int = 100
+    #: whether answers are read as they are written
+    stream: bool = False
+    #: what the model can hold, tokens of prompt and answer; 0 = what the endpoint says, as far as it does
+    context_tokens: int = 0
+    #: over all workers of a run; 0 = no bound
+    requests_per_minute: int = 0
+    #: prompt and answer, over all workers of a run; 0 = no bound
+    tokens_per_minute: int = 0
+    #: requests at once, over all workers of a run; 0 = no bound
+    max_concurrent: int = 0
+    pacing: Pacing = "fixed"
+
+
+class BudgetSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a run may spend on its models, all roles and workers together; 0 = no bound. May change on resume."""
+
+    #: USD
+    max_cost: float = 0.0
+    #: prompt and answer
+    max_tokens: int = 0
+    max_calls: int = 0
 
 
 class EpisodeSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

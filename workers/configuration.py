@@ -18,7 +18,16 @@ from events.errors import BadInput
 from events.parameters import Parameters
 from runtime.ports import Role
 from runtime.protocol import Protocol
-from runtime.settings import MAX_TOKENS, EndpointSettings, EpisodeSettings, IntakeSettings, ModelSettings, Thinking
+from runtime.settings import (
+    MAX_TOKENS,
+    BudgetSettings,
+    EndpointSettings,
+    EpisodeSettings,
+    IntakeSettings,
+    ModelSettings,
+    Pacing,
+    Thinking,
+)
 
 ROLES: tuple[Role, ...] = get_args(Role)
 
@@ -61,10 +70,18 @@ class ModelDefaults(Struct, frozen=True, kw_only=True):
     thinking: Thinking = ModelSettings(model="").thinking
     timeout_s: float = EndpointSettings(base_url="").timeout_s
     connect_timeout_s: float = EndpointSettings(base_url="").connect_timeout_s
+    first_byte_timeout_s: float = EndpointSettings(base_url="").first_byte_timeout_s
     retries: int = EndpointSettings(base_url="").retries
     retry_base_s: float = EndpointSettings(base_url="").retry_base_s
     deadline_s: float = EndpointSettings(base_url="").deadline_s
     stop_after: int = EndpointSettings(base_url="").stop_after
+    retry_budget: int = EndpointSettings(base_url="").retry_budget
+    stream: bool = EndpointSettings(base_url="").stream
+    context_tokens: int = EndpointSettings(base_url="").context_tokens
+    requests_per_minute: int = EndpointSettings(base_url="").requests_per_minute
+    tokens_per_minute: int = EndpointSettings(base_url="").tokens_per_minute
+    max_concurrent: int = EndpointSettings(base_url="").max_concurrent
+    pacing: Pacing = EndpointSettings(base_url="").pacing
 
 
 class RoleSettings(Struct, frozen=True, kw_only=True):
@@ -78,10 +95,18 @@ class RoleSettings(Struct, frozen=True, kw_only=True):
     thinking: Thinking | UnsetType = UNSET
     timeout_s: float | UnsetType = UNSET
     connect_timeout_s: float | UnsetType = UNSET
+    first_byte_timeout_s: float | UnsetType = UNSET
     retries: int | UnsetType = UNSET
     retry_base_s: float | UnsetType = UNSET
     deadline_s: float | UnsetType = UNSET
     stop_after: int | UnsetType = UNSET
+    retry_budget: int | UnsetType = UNSET
+    stream: bool | UnsetType = UNSET
+    context_tokens: int | UnsetType = UNSET
+    requests_per_minute: int | UnsetType = UNSET
+    tokens_per_minute: int | UnsetType = UNSET
+    max_concurrent: int | UnsetType = UNSET
+    pacing: Pacing | UnsetType = UNSET
 
 
 class Roles(Struct, frozen=True, kw_only=True):
@@ -198,6 +223,7 @@ class Configuration(Struct, frozen=True, kw_only=True):
     roles: Roles = Roles()
     #: model -> price
     prices: dict[str, Price] = {}
+    budget: BudgetSettings = BudgetSettings()
     policy: PolicySettings = PolicySettings()
     run: RunSettings = RunSettings()
     episode: EpisodeSettings = EpisodeSettings()
@@ -271,6 +297,9 @@ def check(configuration: Configuration) -> None:
         ("intake.memory", 0 < configuration.intake.memory <= 1, "above 0, at most 1"),
         ("intake.disk_mib", 0 <= configuration.intake.disk_mib <= _MANY, f"0 to {_MANY}"),
         ("intake.queue", 1 <= configuration.intake.queue <= _MANY, f"1 to {_MANY}"),
+        ("budget.max_cost", 0 <= configuration.budget.max_cost < inf, "a number, 0 (no bound) or more"),
+        ("budget.max_tokens", 0 <= configuration.budget.max_tokens <= 10**15, "0 (no bound) to 10^15"),
+        ("budget.max_calls", 0 <= configuration.budget.max_calls <= 10**15, "0 (no bound) to 10^15"),
         ("home", bool(configuration.home.strip()), "a folder"),
         ("redis.prefix", re.fullmatch(r"[A-Za-z0-9_.:-]{1,64}", configuration.redis.prefix) is not None,
          "1 to 64 of A-Z, a-z, 0-9 and _ . : -"),
@@ -340,6 +369,12 @@ def _check_model(section: str, given: Mapping[str, Any]) -> None:
         ("max_tokens", 0 <= given.get("max_tokens", 0) <= _MANY, f"0 (the role's own cap) to {_MANY}"),
         ("timeout_s", 0 < given.get("timeout_s", 1) < inf, "a number above 0"),
         ("connect_timeout_s", 0 < given.get("connect_timeout_s", 1) < inf, "a number above 0"),
+        ("first_byte_timeout_s", 0 <= given.get("first_byte_timeout_s", 0) < inf, "a number, 0 (as timeout_s) or more"),
+        ("retry_budget", 0 <= given.get("retry_budget", 0) <= _MANY, f"0 (no bound) to {_MANY}"),
+        ("context_tokens", 0 <= given.get("context_tokens", 0) <= _MANY, f"0 (what the endpoint says) to {_MANY}"),
+        ("requests_per_minute", 0 <= given.get("requests_per_minute", 0) <= _MANY, f"0 (no bound) to {_MANY}"),
+        ("tokens_per_minute", 0 <= given.get("tokens_per_minute", 0) <= 10**12, "0 (no bound) to 10^12"),
+        ("max_concurrent", 0 <= given.get("max_concurrent", 0) <= _MANY, f"0 (no bound) to {_MANY}"),
         ("retries", 0 <= given.get("retries", 0) <= _MANY, f"0 to {_MANY}"),
         ("retry_base_s", 0 <= given.get("retry_base_s", 0) < inf, "a number, 0 or more"),
         ("deadline_s", 0 < given.get("deadline_s", 1) < inf, "a number above 0"),

@@ -23,15 +23,15 @@ from infra.tries import Tries
 from runtime.errors import EmbedderUnavailable, EmbeddingFailed, ModelRefused, ModelUnavailable, RunStopped
 from runtime.logger import Logger
 from runtime.ports import Side
-from runtime.settings import EndpointSettings
+from runtime.settings import ServerSettings
 
 _log = Logger("chime.embedder")
 
 #: where the server is and how patiently it is asked: a model may move
-OPERATIONAL = frozenset({"batch_size", *EndpointSettings.__struct_fields__})
+OPERATIONAL = frozenset({"batch_size", *ServerSettings.__struct_fields__})
 
 
-class Settings(EndpointSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Settings(ServerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which model, where it is, and how it is asked."""
 
     #: the model's name at the endpoint
