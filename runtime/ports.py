@@ -359,13 +359,17 @@ class ChatAnswer(Struct, frozen=True, kw_only=True):
 
     content: str
     tool_calls: list[ToolCall]
-    #: `stop`, `length`, `tool_calls`, `content_filter` or what the endpoint says
+    #: `stop`, `length`, `tool_calls`, `content_filter`, `refusal`, or what the endpoint says
     finish_reason: str
     usage: TokenUsage
     #: as the server names it
     model: str
-    #: thinking text; never goes into a prompt
+    #: thinking text; never goes into a prompt, plan, memory or trajectory
     reasoning: str = ""
+    #: what was odd about it, sorted words: `answer_in_reasoning`, `choices`, `text_call`, `trimmed` ...
+    flags: list[str] = []
+    #: characters of the request that were not sent, since the context is smaller
+    left_out: int = 0
 
 
 class CallKey(Struct, frozen=True, kw_only=True):
