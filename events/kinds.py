@@ -6,7 +6,7 @@ new `SCHEMA` number and an upcaster.
 
 from typing import Any, ClassVar, Literal
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from events.ids import Label, MemoryId, Stage
 from events.operations import Operation
@@ -184,21 +184,59 @@ class Retrieved(Event, frozen=True, kw_only=True):
 
 
 class Usage(Struct, frozen=True, kw_only=True, gc=False):
-    """Tokens as the endpoint counted them; null where it did not say."""
+    """Tokens as the endpoints counted them; null where one did not say, or said what cannot be true."""
 
     prompt_tokens: Count | None = 0
     completion_tokens: Count | None = 0
     calls: Count = 0
+    #: of the prompts, those that an endpoint had read before, as far as one said so; absent where none did
+    cached_tokens: Count | UnsetType = UNSET
+    #: beside null: the whole, with our own count of the calls whose endpoint did not say; absent where nobody counted
+    estimated_prompt_tokens: Count | UnsetType = UNSET
+    estimated_completion_tokens: Count | UnsetType = UNSET
+
+    @property
+    def prompt_estimate(self) -> int | None:
+        """Tokens of the prompts, counted or estimated; None where nobody did."""
+        return _best(self.prompt_tokens, self.estimated_prompt_tokens)
+
+    @property
+    def completion_estimate(self) -> int | None:
+        """Tokens of the answers, counted or estimated; None where nobody did."""
+        return _best(self.completion_tokens, self.estimated_completion_tokens)
 
     def __add__(self, other: "Usage") -> "Usage":
-        def both(a: int | None, b: int | None) -> int | None:
-            return None if a is None or b is None else a + b
-
+        prompt = _both(self.prompt_tokens, other.prompt_tokens)
+        completion = _both(self.completion_tokens, other.completion_tokens)
         return Usage(
-            prompt_tokens=both(self.prompt_tokens, other.prompt_tokens),
-            completion_tokens=both(self.completion_tokens, other.completion_tokens),
+            prompt_tokens=prompt,
+            completion_tokens=completion,
             calls=self.calls + other.calls,
+            cached_tokens=_told(self.cached_tokens, other.cached_tokens),
+            estimated_prompt_tokens=_estimate(prompt, self.prompt_estimate, other.prompt_estimate),
+            estimated_completion_tokens=_estimate(completion, self.completion_estimate, other.completion_estimate),
         )
+
+
+def _best(counted: int | None, estimated: int | UnsetType) -> int | None:
+    if counted is not None:
+        return counted
+    return None if estimated is UNSET else estimated
+
+
+def _both(a: int | None, b: int | None) -> int | None:
+    return None if a is None or b is None else a + b
+
+
+def _told(a: int | UnsetType, b: int | UnsetType) -> int | UnsetType:
+    if a is UNSET:
+        return b
+    return a if b is UNSET else a + b
+
+
+def _estimate(counted: int | None, a: int | None, b: int | None) -> int | UnsetType:
+    """The estimate of a sum: none where it was counted."""
+    return UNSET if counted is not None or a is None or b is None else a + b
 
 
 class Planned(Event, frozen=True, kw_only=True):

@@ -1,9 +1,24 @@
 """What one model call counts for in an event."""
 
+from msgspec import UNSET
+
 from events.kinds import Usage
-from runtime.ports import ChatAnswer
+from runtime.ports import ChatAnswer, TokenUsage
 
 
 def usage_of(answer: ChatAnswer) -> Usage:
-    """One call with the tokens its endpoint counted."""
-    return Usage(prompt_tokens=answer.usage.prompt_tokens, completion_tokens=answer.usage.completion_tokens, calls=1)
+    """One call with the tokens its endpoint counted, and our estimate where it did not."""
+    return call_usage(answer.usage)
+
+
+def call_usage(told: TokenUsage) -> Usage:
+    """One call's tokens in an event's form."""
+    prompt, completion = told.estimated_prompt_tokens, told.estimated_completion_tokens
+    return Usage(
+        prompt_tokens=told.prompt_tokens,
+        completion_tokens=told.completion_tokens,
+        calls=1,
+        cached_tokens=UNSET if told.cached_tokens is None else told.cached_tokens,
+        estimated_prompt_tokens=UNSET if prompt is None else prompt,
+        estimated_completion_tokens=UNSET if completion is None else completion,
+    )

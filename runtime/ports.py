@@ -337,11 +337,23 @@ class ToolCall(Struct, frozen=True, kw_only=True):
 
 
 class TokenUsage(Struct, frozen=True, kw_only=True):
-    """What the endpoint counted; None where it did not say."""
+    """Tokens of one call as its endpoint counted them; None where it did not say, or what cannot be true."""
 
     prompt_tokens: int | None = None
+    #: thinking included
     completion_tokens: int | None = None
+    #: of `prompt_tokens`, those that the endpoint had read before
     cached_tokens: int | None = None
+    #: of `completion_tokens`, those of the thinking
+    reasoning_tokens: int | None = None
+    #: our own count, only where the endpoint's is None
+    estimated_prompt_tokens: int | None = None
+    estimated_completion_tokens: int | None = None
+
+    @property
+    def estimated(self) -> bool:
+        """Whether a count is ours and not the endpoint's."""
+        return self.estimated_prompt_tokens is not None or self.estimated_completion_tokens is not None
 
 
 class ChatRequest(Struct, frozen=True, kw_only=True):

@@ -40,7 +40,8 @@ def _sound() -> dict[str, Data]:
     scribe = Scribe(seeds=[seed_item("a.planning-3", AXIS), seed_item("a.planning-4", anchor())])
     scribe.write("run", "tasks_listed", {"tasks": []})
     scribe.retrieved("planning", AXIS, 0)
-    scribe.write("episode-0", "planned", {"plan": "p", "usage": plain_logs.USAGE, "calls": []})
+    estimated = {"cached_tokens": 1, "estimated_prompt_tokens": 1, "estimated_completion_tokens": 1}
+    scribe.write("episode-0", "planned", {"plan": "p", "usage": plain_logs.USAGE | estimated, "calls": []})
     scribe.acted(0, success=True)
     scribe.diagnosed(diagnosis())
     scribe.fold()
@@ -122,7 +123,8 @@ PLAIN: list[tuple[str, str, Any, Any]] = [
     ("retrieved", "data.candidates.2.delta_sum", -20000, -20001),
     ("retrieved", "data.candidates.0.dot", ONE // 2, ONE // 2 + 32),
     ("retrieved", "data.candidates.0.similarity", 0.5, 0.5000000000000001),
-    *_counts("planned", "usage.prompt_tokens", "usage.completion_tokens", "usage.calls"),
+    *_counts("planned", "usage.prompt_tokens", "usage.completion_tokens", "usage.calls", "usage.cached_tokens"),
+    *_counts("planned", "usage.estimated_prompt_tokens", "usage.estimated_completion_tokens"),
     *_counts("executed", "steps", "errors"),
     *_counts("executed", "attempts.0.attempt", least=1),
     ("executed", "data.trajectory", SHA, SHA + "\n"),
