@@ -2,104 +2,26 @@
 
 import json
 import threading
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import anyio
 import pytest
+from stored_worlds import DEADLINE_S, RUN, Gate, recalled, sources, stored, until
 
 from events.errors import VersionGap
-from events.ids import BankVersion, Position, RunId
+from events.ids import BankVersion, Position
 from events.log import Recorded
-from infra.banks import upkeep
-from infra.banks.generations import Generations, RunGenerations
-from infra.blobs import RedisBlobs
-from infra.calls import RedisCalls
-from infra.clock import SystemClock
-from infra.leases import RedisLeases
-from infra.redis_client import connected
-from infra.redis_log import RedisLogStore
 from infra.weaviate_address import WeaviateAddress
-from runtime.ports import EventLog, Job
-from workers.stored_bank import built_again, checked, pruned_by
+from runtime.ports import EventLog
+from workers.stored_bank import built_again, checked
 
-RUN = "r"
 LIMIT = 10
-#: seconds within which everything here ends, on a machine that is busy with other things
-DEADLINE_S = 120.0
 
 #: a server of the tests' own, as its fixture makes it
 OwnWeaviate = Any
-
-
-@dataclass
-class Stored:
-    """A world whose runs are recalled from Weaviate."""
-
-    world: Any
-    redis: Any
-    generations: Generations
-
-    @property
-    def of(self) -> RunGenerations:
-        return self.generations.of(RunId(RUN))
-
-    async def differences(self) -> list[str]:
-        """What the bank that serves holds otherwise than the log."""
-        async with self.world.with_banks() as there:
-            serving = await self.of.serving()
-            assert serving is not None, "nothing was published"
-            banks, pruned = await pruned_by(self.world.log(RUN), serving.version)
-            return list((await upkeep.verify(await there.banks.server(), self.of, banks, pruned)).differences)
-
-
-@asynccontextmanager
-async def stored(world: Any, url: str, prefix: str, address: WeaviateAddress, **given: Any) -> AsyncIterator[Stored]:
-    """A world on a real Redis and a real Weaviate."""
-    async with connected(url) as redis:
-        clock = SystemClock()
-        generations = Generations(redis, prefix, "here")
-        made = world(
-            store=RedisLogStore(redis, prefix, clock, "here"), blobs=RedisBlobs(redis, prefix, "here"),
-            calls=RedisCalls(redis, prefix, "here"), leases=RedisLeases(redis, prefix, "here"),
-            weaviate=address, generations=generations, **given,
-        )  # fmt: skip
-        yield Stored(made, redis, generations)
-
-
-def sources(events: Sequence[Recorded]) -> Counter[str]:
-    """Recalls by where they came from."""
-    return Counter(json.loads(one.data)["source"] for one in events if one.kind == "retrieved")
-
-
-async def until(true: Callable[[], Awaitable[Any]]) -> Any:
-    """Waits for a condition; what it gave."""
-    with anyio.fail_after(DEADLINE_S):
-        while not (found := await true()):  # noqa: ASYNC110 - a state of the world, not of a task that could tell us
-            await anyio.sleep(0.01)
-    return found
-
-
-class Gate:
-    """Holds every job back while it is shut."""
-
-    def __init__(self) -> None:
-        self.open = anyio.Event()
-        self.open.set()
-
-    def shut(self) -> None:
-        self.open = anyio.Event()
-
-    def around(self, advance: Callable[[Job], Any]) -> Callable[[Job], Any]:
-        async def held(job: Job) -> None:
-            await self.open.wait()
-            await advance(job)
-
-        return held
 
 
 @pytest.fixture
@@ -125,7 +47,7 @@ async def test_a_run_recalls_from_weaviate(
         assert sources(events) == {"weaviate": 2 * LIMIT}
         assert playing.digests(events) == expected
         assert playing.contents(events) == playing.contents(replicas)
-        serving = await here.of.serving()
+        serving = await here.of().serving()
         assert serving is not None
         assert serving.version == LIMIT
         assert await here.differences() == []
@@ -140,15 +62,15 @@ async def test_each_term_has_a_generation(
         log = await here.world.begin(RUN, plan(playing), limit=LIMIT)
 
         async def grown() -> bool:
-            return bool(await log.head() > 30 and await here.of.serving())
+            return bool(await log.head() > 30 and await here.of().serving())
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(here.world.drive, RUN)
             await until(grown)
             tasks.cancel_scope.cancel()
-        first = await here.of.serving()
+        first = await here.of().serving()
         assert await here.world.drive(RUN, deadline_s=DEADLINE_S) == ["finished"]
-        second = await here.of.serving()
+        second = await here.of().serving()
         assert first is not None
         assert second is not None
         assert first.generation != second.generation
@@ -171,7 +93,7 @@ async def test_a_run_moves_between_stores(
             await until(lambda: _beyond(log, 25))
             gate.shut()
             await playing.told(log, {"bank": {"store": "weaviate"}})
-            await until(here.of.serving)
+            await until(here.of().serving)
             gate.open.set()
 
         async with anyio.create_task_group() as tasks:
@@ -197,8 +119,8 @@ async def test_a_rebuild_of_a_run_that_goes_on(
 
         async def disturb() -> None:
             nonlocal built, found
-            await until(lambda: _recalled(log, "weaviate", 0))
-            before = await here.of.serving()
+            await until(lambda: recalled(log, "weaviate", 0))
+            before = await here.of().serving()
             gate.shut()
             async with here.world.with_banks() as there:
                 built = await built_again(there, log, BankVersion(0), apart=False)
@@ -215,7 +137,7 @@ async def test_a_rebuild_of_a_run_that_goes_on(
         assert (found.generation, found.differences) == (built.generation, [])
         events = await here.world.recorded(RUN)
         assert playing.digests(events) == expected
-        serving = await here.of.serving()
+        serving = await here.of().serving()
         assert serving is not None
         assert (serving.generation, serving.version) == (built.generation, LIMIT)
 
@@ -260,12 +182,12 @@ async def test_trouble_in_the_middle_of_a_run(
         log = await here.world.begin(RUN, plan(playing), limit=LIMIT)
 
         async def disturb() -> None:
-            await until(lambda: _recalled(log, "weaviate", 0))
+            await until(lambda: recalled(log, "weaviate", 0))
             gate.shut()
             await anyio.to_thread.run_sync(trouble.begins, own_weaviate_server)
             begun = await log.head()
             gate.open.set()
-            await until(lambda: _recalled(log, "fallback", begun))
+            await until(lambda: recalled(log, "fallback", begun))
             if trouble.ends is not None:
                 # The last episodes are played once it is back.
                 gate.shut()
@@ -282,14 +204,6 @@ async def test_trouble_in_the_middle_of_a_run(
         assert {one.attempt for one in events} == {1}, "no job was lost over it"
         if trouble.ends is not None:
             assert await here.differences() == []
-
-
-async def _recalled(log: EventLog, source: str, after: int) -> bool:
-    """Whether a recall after that position came from there."""
-    async for page in log.pages(Position(after)):
-        if any(one.kind == "retrieved" and json.loads(one.data)["source"] == source for one in page):
-            return True
-    return False
 
 
 class _Old(BaseHTTPRequestHandler):
@@ -327,7 +241,7 @@ async def test_a_server_of_an_old_version(
         events = await here.world.play(RUN, plan(playing), limit=LIMIT)
         assert sources(events) == {"fallback": 2 * LIMIT}
         assert playing.digests(events) == expected
-        assert await here.of.serving() is None
+        assert await here.of().serving() is None
 
 
 async def test_a_lost_tail_begins_another_generation(
@@ -341,7 +255,7 @@ async def test_a_lost_tail_begins_another_generation(
 
         async def read(self: Any, after: Position, limit: int, kinds: frozenset[str] | None = None) -> list[Recorded]:
             nonlocal gaps
-            if not gaps and after > 30 and await here.of.serving():
+            if not gaps and after > 30 and await here.of().serving():
                 gaps += 1
                 raise VersionGap("head of run r", int(after), 3)
             found: list[Recorded] = await whole(self, after, limit, kinds)
@@ -353,7 +267,7 @@ async def test_a_lost_tail_begins_another_generation(
         events = await here.world.recorded(RUN)
         assert gaps == 1
         assert playing.digests(events) == expected
-        serving = await here.of.serving()
+        serving = await here.of().serving()
         assert serving is not None
         assert "_2-" in serving.generation, "the second one that was begun"
         assert await here.differences() == []

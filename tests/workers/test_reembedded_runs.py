@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 import pytest
 from embedding_server import EmbeddingServer, embedding_server
+from stored_worlds import sources
 
 from events.codec import decode_as
 from events.ids import Position, RunId
@@ -22,6 +23,7 @@ from infra.redis_log import RedisLogStore
 from infra.rehearsal import MODEL
 from infra.rehearsal.planting import RehearsalSettings
 from infra.rehearsal.server import rehearsal_server
+from infra.weaviate_address import WeaviateAddress
 
 EPISODES = 5
 
@@ -81,10 +83,38 @@ async def test_it_goes_on_and_seeds_others(environment: dict[str, str], toy_key:
     """The run that begins from a re-embedded bank recalls from it, learns, verifies; another one begins with it."""
     with embedding_server() as embedder:
         async with rehearsal_server(toy_key, RehearsalSettings()) as url:
-            await _played(CommandLine(environment, tmp_path, url, embedder))
+            await _played(CommandLine(environment, tmp_path, url, embedder), "exact")
 
 
-async def _played(chime: CommandLine) -> None:
+async def test_so_does_one_whose_bank_is_in_weaviate(
+    environment: dict[str, str], toy_key: Any, tmp_path: Path, weaviate_server: WeaviateAddress
+) -> None:
+    """The same on a server of banks, where a fork too recalls from a bank of its own."""
+    there = {
+        "CHIME_WEAVIATE_URL": weaviate_server.http_url,
+        "CHIME_WEAVIATE_GRPC_URL": weaviate_server.grpc_url,
+        "CHIME_WEAVIATE_API_KEY": weaviate_server.api_key,
+        "CHIME_BANK_STORE": "weaviate",
+    }
+    with embedding_server() as embedder:
+        async with rehearsal_server(toy_key, RehearsalSettings()) as url:
+            chime = CommandLine(environment | there, tmp_path, url, embedder)
+            await _played(chime, "weaviate")
+            await chime("memory", "fork", "second", "--run", "forked")
+            await chime("run", "resume", "forked", "--in-process")
+            events, forked = await chime.seen("forked")
+            assert forked.done().recalls == 2 * EPISODES
+            assert "weaviate" in sources(events)
+            for run in ("second", "forked"):
+                await chime("memory", "verify", run)
+
+
+def recalls(events: list[Recorded]) -> list[Retrieved]:
+    """Every recall."""
+    return [decode_as(one, Retrieved) for one in events if one.kind == "retrieved"]
+
+
+async def _played(chime: CommandLine, source: str) -> None:
     await chime("run", "start", "toy", "--limit", str(EPISODES), "--run", "first", "--in-process", *chime.model)
     _, first = await chime.seen("first")
     await chime("memory", "reembed", "first", "--run", "second", *chime.served)
@@ -97,12 +127,13 @@ async def _played(chime: CommandLine) -> None:
     events, second = await chime.seen("second")
     report = second.done()
     assert (report.versions, report.recalls) == (EPISODES, 2 * EPISODES)
-    recalls = [decode_as(one, Retrieved) for one in events if one.kind == "retrieved"]
-    assert {one.query.vector.dim for one in recalls} == {16}
-    assert any(found.id.startswith("first.") for one in recalls for found in one.candidates)
+    assert {one.query.vector.dim for one in recalls(events)} == {16}
+    assert source in sources(events)
+    assert any(found.id.startswith("first.") for one in recalls(events) for found in one.candidates)
     words = ["--limit", "1", "--run", "third", "--frozen", "--seed-bank", "second", "--in-process"]
     await chime("run", "start", "toy", *words, *chime.model, *chime.served)
-    _, third = await chime.seen("third")
+    events, third = await chime.seen("third")
+    assert source in sources(events)
     kept = {item.id if "." in item.id else f"second.{item.id}" for item in second.state.banks}
     assert {item.id for item in third.state.banks} == kept
     assert (await chime.seen("first"))[1].state.banks.digest() == header.seed_bank.digest
