@@ -42,6 +42,7 @@ def completion(body: bytes, request: ChatRequest, key: CallKey, now: datetime) -
         finish_reason=finish,
         usage=_usage(plain.get("usage")),
         model=_text(plain.get("model"))[:_NAME_CHARS],
+        fingerprint=_text(plain.get("system_fingerprint"))[:_NAME_CHARS],
         reasoning=reasoning,
     )
 

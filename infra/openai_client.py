@@ -3,10 +3,9 @@
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
-from dataclasses import dataclass
 from datetime import datetime
 from ipaddress import ip_address
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import urlsplit
 
 import anyio
@@ -14,6 +13,7 @@ from openai import APIConnectionError, AsyncOpenAI, DefaultAsyncHttpx2Client, Ti
 
 from events.errors import BadInput
 from infra.breaker import Breaker
+from infra.capabilities import Learnt, Place
 from infra.model_errors import Failed, malformed, of_status, too_slow, unreachable
 from runtime.ports import Clock
 from runtime.settings import ServerSettings
@@ -25,17 +25,6 @@ LARGEST_ANSWER, LARGEST_ERROR = 16 * 1024 * 1024, 64 * 1024
 _BODY = "chime_body"
 #: the SDK's own mark on a request: who made it reads the body
 _UNREAD = "x-stainless-raw-response"
-
-Format = Literal["json_schema", "json_object", "text"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Abilities:
-    """What an endpoint's model takes, as far as its refusals have told."""
-
-    format: Format = "json_schema"
-    max_tokens: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
-    temperature: bool = True
 
 
 class Clients:
@@ -52,10 +41,9 @@ class Clients:
         self._keys = {name: key.strip() for name, key in keys.items()}
         self._clock, self._stack = clock, stack
         self._clients: dict[tuple[str, str], AsyncOpenAI] = {}
-        #: (base_url, model) -> what the last answered request went without
-        self.abilities: dict[tuple[str, str], Abilities] = {}
-        #: (base_url, model) -> how it fares; by model, because one address may be a router to many servers
-        self.breakers: defaultdict[tuple[str, str], Breaker] = defaultdict(Breaker)
+        #: what answered requests have gone without
+        self.learnt: dict[Place, Learnt] = {}
+        self.breakers: defaultdict[Place, Breaker] = defaultdict(Breaker)
 
     def key(self, endpoint: ServerSettings) -> str:
         """The key that is sent to `endpoint`; "" = none."""

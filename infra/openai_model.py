@@ -1,35 +1,26 @@
-"""Any OpenAI-compatible endpoint as a `ChatModel`. Retries are ours; an answer's shape is checked before its sense."""
+"""Any OpenAI-compatible endpoint as a `ChatModel`: the walk of one call. Retries are ours."""
 
 import random
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import datetime
-from typing import Any
 
 import msgspec
 
 from events.codec import canonical
+from infra.capabilities import NOTHING_LEARNT, Abilities, Learnt, Place, as_asked, parameters, streamed, without
 from infra.completion import completion
-from infra.model_errors import Failed, Failure, said
-from infra.openai_client import Abilities, Clients, Format
+from infra.model_errors import Failed, said
+from infra.openai_client import Clients
 from infra.tries import Tries
 from runtime.errors import ModelRefused, ModelUnavailable, RunStopped
 from runtime.logger import Logger
 from runtime.ports import CallKey, ChatAnswer, ChatRequest, Clock, Role
-from runtime.settings import EndpointSettings, ModelSettings, Thinking
+from runtime.settings import EndpointSettings, ModelSettings
 
 _log = Logger("chime.model")
 
-#: how each kind of endpoint is told not to think
-_THINKING: dict[Thinking, dict[str, Any]] = {
-    "none": {},
-    "dashscope": {"enable_thinking": False},
-    "vllm": {"chat_template_kwargs": {"enable_thinking": False}},
-    "deepseek": {"thinking": {"type": "disabled"}},
-    "openai": {"reasoning_effort": "none"},
-}
-
-_WEAKER: dict[Format, Format] = {"json_schema": "json_object", "json_object": "text"}
+#: how much of a refusal is kept as evidence, characters
+_EVIDENCE_CHARS = 160
 
 
 class OpenAIModel:
@@ -64,50 +55,49 @@ class OpenAIModel:
         """As `runtime.ports.ChatModel.complete`."""
         request = _sendable(request)
         model, endpoint = self._models[request.role], self._endpoints[request.role]
-        place = (endpoint.base_url, model.model)
-        known = abilities = self._clients.abilities.get(place, Abilities())
-        secret = self._clients.key(endpoint)
+        place, secret = (endpoint.base_url, model.model), self._clients.key(endpoint)
         tries = Tries(endpoint, secret, self._clients.breakers[place], self._clock, self._rng)
+        found = NOTHING_LEARNT
         while True:
-            parameters = _parameters(request, model, abilities)
+            abilities = self._clients.learnt.get(place, NOTHING_LEARNT).abilities.also(found.abilities)
             try:
-                body = await self._clients.post(endpoint, parameters, tries.limit_s)
-                answer = completion(body, request, key, datetime.fromisoformat(self._clock.utc()))
+                answer = await self._answer(request, key, abilities, tries.limit_s)
             except Failed as failed:
-                failure, cause = failed.failure.shown(secret), failed.__cause__
+                failure, told, cause = failed.failure, failed.failure.shown(secret), failed.__cause__
             else:
-                # Only now: what was left out for a request that is refused all the same was not the reason. And only
-                # what this call has found out: others may have learnt more since it began.
-                if abilities != known:
-                    self._clients.abilities[place] = abilities
+                self._learn(place, found)
                 tries.answered()
                 return answer
-            if (weaker := _without(abilities, failure, request)) is not None:
-                _log.info("capability_refused", model=model.model, capability=failure.capability, reason=failure.reason)
-                abilities = weaker
+            if (less := without(abilities, failure, request, model)) is not None:
+                evidence = f"{told.capability}: {told.reason}"[:_EVIDENCE_CHARS]
+                found = found.also(Learnt(abilities=less, evidence=(evidence,)))
+                _log.info("capability_refused", model=model.model, capability=told.capability, reason=told.reason)
                 continue
             try:
-                pause_s = tries.pause_s(failure)
+                pause_s = tries.pause_s(told)
             except (RunStopped, ModelRefused, ModelUnavailable) as final:
                 raise final from cause
             _log.warning(
-                "model_retried", call=key.id, run_id=key.run, model_role=request.role, kind=failure.kind,
-                attempt=tries.failed, pause_s=round(pause_s, 2), reason=failure.reason,
+                "model_retried", call=key.id, run_id=key.run, model_role=request.role, kind=told.kind,
+                attempt=tries.failed, pause_s=round(pause_s, 2), reason=told.reason,
             )  # fmt: skip
             await self._clock.sleep(pause_s)
 
+    async def _answer(self, request: ChatRequest, key: CallKey, abilities: Abilities, limit_s: float) -> ChatAnswer:
+        """One try.
 
-def _without(abilities: Abilities, failure: Failure, request: ChatRequest) -> Abilities | None:
-    """`abilities` less what was refused; None where `request` did not ask for it or nothing is left to leave out."""
-    match failure.capability:
-        case "schema" if request.schema is not None and abilities.format in _WEAKER:
-            return replace(abilities, format=_WEAKER[abilities.format])
-        case "max_tokens" if abilities.max_tokens == "max_tokens":
-            return replace(abilities, max_tokens="max_completion_tokens")
-        case "temperature" if abilities.temperature:
-            return replace(abilities, temperature=False)
-        case _:
-            return None
+        Raises:
+            Failed: there is no answer; what there is instead.
+        """
+        model, endpoint = self._models[request.role], streamed(self._endpoints[request.role], abilities)
+        body = await self._clients.post(endpoint, parameters(request, model, abilities), limit_s)
+        answer = completion(body, request, key, datetime.fromisoformat(self._clock.utc()))
+        return as_asked(answer, request, abilities)
+
+    def _learn(self, place: Place, found: Learnt) -> None:
+        """Ask so from now on: only after an answer, as what a refused request went without was not the reason."""
+        if found is not NOTHING_LEARNT:
+            self._clients.learnt[place] = self._clients.learnt.get(place, NOTHING_LEARNT).also(found)
 
 
 def _sendable(request: ChatRequest) -> ChatRequest:
@@ -120,25 +110,3 @@ def _sendable(request: ChatRequest) -> ChatRequest:
         return msgspec.json.decode(canonical(request), type=ChatRequest)
     except (ValueError, TypeError, RecursionError) as error:
         raise ModelRefused("unsendable", f"the request cannot be written as JSON: {said(str(error))}") from error
-
-
-def _parameters(request: ChatRequest, model: ModelSettings, abilities: Abilities) -> dict[str, Any]:
-    """What the SDK is called with."""
-    parameters: dict[str, Any] = {
-        "model": model.model,
-        "messages": request.messages,
-        abilities.max_tokens: model.max_tokens,
-    }
-    if abilities.temperature:
-        parameters["temperature"] = model.temperature
-    if request.tools:
-        parameters["tools"] = request.tools
-    if request.schema is not None and abilities.format == "json_schema":
-        name = str(request.schema.get("title", "answer"))
-        wanted = {"name": name, "strict": True, "schema": request.schema}
-        parameters["response_format"] = {"type": "json_schema", "json_schema": wanted}
-    elif request.schema is not None and abilities.format == "json_object":
-        parameters["response_format"] = {"type": "json_object"}
-    if extra := _THINKING[model.thinking]:
-        parameters["extra_body"] = extra
-    return parameters

@@ -376,6 +376,8 @@ class ChatAnswer(Struct, frozen=True, kw_only=True):
     usage: TokenUsage
     #: as the server names it
     model: str
+    #: of the server's build and settings, as it names them
+    fingerprint: str = ""
     #: thinking text; never goes into a prompt, plan, memory or trajectory
     reasoning: str = ""
     #: what was odd about it, sorted words: `answer_in_reasoning`, `choices`, `text_call`, `trimmed` ...

@@ -11,6 +11,8 @@ from msgspec import Struct
 from runtime.ports import Role
 
 Thinking = Literal["none", "dashscope", "vllm", "deepseek", "openai"]
+#: `text`: described in the system text, and calls read from the answer's text
+Tools = Literal["native", "text"]
 #: `fixed`: the given rates and no more; `adaptive`: more and more at once until the endpoint refuses, then half
 Pacing = Literal["fixed", "adaptive"]
 
@@ -25,6 +27,8 @@ class ModelSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     max_tokens: int = 1024
     #: how this endpoint is told not to think
     thinking: Thinking = "none"
+    #: how tools are offered; some servers drop native ones without a word (`chime model probe`)
+    tools: Tools = "native"
 
 
 class ServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

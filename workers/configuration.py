@@ -27,6 +27,7 @@ from runtime.settings import (
     ModelSettings,
     Pacing,
     Thinking,
+    Tools,
 )
 
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -68,6 +69,7 @@ class ModelDefaults(Struct, frozen=True, kw_only=True):
     #: 0 = the role's own cap
     max_tokens: int = 0
     thinking: Thinking = ModelSettings(model="").thinking
+    tools: Tools = ModelSettings(model="").tools
     timeout_s: float = EndpointSettings(base_url="").timeout_s
     connect_timeout_s: float = EndpointSettings(base_url="").connect_timeout_s
     first_byte_timeout_s: float = EndpointSettings(base_url="").first_byte_timeout_s
@@ -93,6 +95,7 @@ class RoleSettings(Struct, frozen=True, kw_only=True):
     temperature: float | UnsetType = UNSET
     max_tokens: int | UnsetType = UNSET
     thinking: Thinking | UnsetType = UNSET
+    tools: Tools | UnsetType = UNSET
     timeout_s: float | UnsetType = UNSET
     connect_timeout_s: float | UnsetType = UNSET
     first_byte_timeout_s: float | UnsetType = UNSET

@@ -69,6 +69,7 @@ MEANINGS: Mapping[str, str] = {
     "models.temperature": "0 = greedy",
     "models.max_tokens": "cap of one answer, tokens; 0 = the role's own cap",
     "models.thinking": "how the endpoint is told not to think: none, dashscope, vllm, deepseek, openai",
+    "models.tools": "native, or text (described in the prompt, calls read from text) where a server drops native ones",
     "models.timeout_s": "one try, seconds",
     "models.connect_timeout_s": "seconds",
     "models.first_byte_timeout_s": "until the first byte of an answer, seconds; 0 = as timeout_s",

@@ -27,12 +27,12 @@ async def test_a_format_refused_with_500_steps_down() -> None:
 async def test_what_did_not_help_is_not_remembered() -> None:
     """A request that is refused in every format leaves the next one its schema."""
     wrong = failed(400, "Invalid schema for function 'look'")
-    async with asking(wrong, wrong, wrong, OK) as asked:
+    async with asking(wrong, wrong, wrong, wrong, OK) as asked:
         with pytest.raises(ModelRefused):
             await asked.complete(ASKING_SCHEMA)
         await asked.complete(ASKING_SCHEMA)
     formats = [body.get("response_format", {}).get("type") for body in asked.bodies]
-    assert formats == ["json_schema", "json_object", None, "json_schema"]
+    assert formats == ["json_schema", "json_object", None, None, "json_schema"]
 
 
 async def test_a_request_without_a_schema_has_no_format_to_step_down() -> None:
