@@ -48,21 +48,27 @@ if #taken > 0 then redis.call('PEXPIRE', KEYS[3], ARGV[3]) end
 return taken
 """
 
-#: KEYS begun, claims; ARGV what job keys begin with, ids. Only what this worker still claims is its own to end.
+#: KEYS begun, claims; ARGV what job keys begin with, worker, ids. A worker's own to end is what it claims, and what it
+#: has begun and nobody has taken over: its claim may be gone before this arrives, over a line that delays.
 _SETTLE = """
-for i = 2, #ARGV do
-  redis.call('ZREM', KEYS[1], ARGV[i] .. ':host')
-  if redis.call('HDEL', KEYS[2], 'job:' .. ARGV[i]) == 1 then redis.call('DEL', ARGV[1] .. ARGV[i]) end
+for i = 3, #ARGV do
+  local job = ARGV[1] .. ARGV[i]
+  local said = redis.call('HMGET', job, 'worker_name', 'status')
+  local claimed = redis.call('HDEL', KEYS[2], 'job:' .. ARGV[i]) == 1
+  if claimed or (said[1] == ARGV[2] and said[2] == 'started') then
+    redis.call('ZREM', KEYS[1], ARGV[i] .. ':host')
+    redis.call('DEL', job)
+  end
 end
 """
 
 #: KEYS queue, begun, claims, rq's set of queues; ARGV what job keys begin with, id, LPUSH or RPUSH, now.
 #: Whether it is back: a job of a run that was forgotten meanwhile is not.
 _HAND_BACK = """
+if redis.call('HDEL', KEYS[3], 'job:' .. ARGV[2]) == 0 then return 0 end
 redis.call('ZREM', KEYS[2], ARGV[2] .. ':host')
-local ours = redis.call('HDEL', KEYS[3], 'job:' .. ARGV[2])
 local job = ARGV[1] .. ARGV[2]
-if ours == 0 or redis.call('EXISTS', job) == 0 then return 0 end
+if redis.call('EXISTS', job) == 0 then return 0 end
 redis.call('HSET', job, 'status', 'queued', 'worker_name', '', 'started_at', '', 'enqueued_at', ARGV[4])
 redis.call('SADD', KEYS[4], KEYS[1])
 redis.call(ARGV[3], KEYS[1], ARGV[2])
@@ -112,7 +118,7 @@ class Claims:
 
     def settle(self, ids: Sequence[str]) -> None:
         """The jobs `ids` have ended: nothing of them is left, unless another worker has taken them over."""
-        self._settle(keys=[self._begun, self._key], args=[RqJob.redis_job_namespace_prefix, *ids])
+        self._settle(keys=[self._begun, self._key], args=[RqJob.redis_job_namespace_prefix, self._worker, *ids])
 
     def hand_back(self, id_: str, now: str, *, at_front: bool) -> bool:
         """The job is back in the queue, as if it had never been taken; False for one of a forgotten run."""

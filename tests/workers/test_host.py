@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
-from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,15 +20,12 @@ from anyio import Event, create_task_group, fail_after
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from rq import SimpleWorker
-from rq.job import Job as RqJob
-from rq.job import JobStatus
-from rq.registry import StartedJobRegistry
 from rq.worker import BaseWorker
 from structlog.testing import capture_logs
 
 from events.errors import Unreachable
 from events.ids import RunId
-from infra.rq_claims import HOST_NAME, Claims, TakenJob
+from infra.rq_claims import HOST_NAME, TakenJob
 from infra.rq_keys import rq_connection, rq_queue
 from infra.rq_queue import RqQueue
 from runtime.ports import Job
@@ -504,56 +500,6 @@ def test_rq_hooks_have_the_signatures_we_call() -> None:
     }
     found = {name: list(inspect.signature(getattr(SimpleWorker, name)).parameters) for name in expected}
     assert found == expected
-
-
-async def test_what_we_write_of_a_job_is_what_rq_reads(
-    queue: RqQueue, job_server: str, prefix: str, plain: Redis
-) -> None:
-    """A begun job looks to rq's own tools as if rq's worker had begun it; an ended or handed back one likewise."""
-    connection = rq_connection(job_server, prefix)
-    rqs = rq_queue("act", connection)
-    await queue.enqueue(act(), 60.0)
-    claims = Claims(connection, prefix, f"{HOST_NAME}x", rqs, ttl_s=60.0)
-    at = "2026-01-02T03:04:05.000006Z"
-    assert [(one.id, one.timeout_s) for one in claims.take(16, at)] == [("act-r-0-1", 60.0)]
-    job = RqJob.fetch("act-r-0-1", connection=connection, serializer="json")
-    assert (job.get_status(), job.worker_name) == (JobStatus.STARTED, f"{HOST_NAME}x")
-    assert job.started_at == datetime.fromisoformat(at)
-    assert rqs.started_job_registry.get_job_ids() == ["act-r-0-1"]
-    assert rqs.job_ids == []
-    StartedJobRegistry(queue=rqs).cleanup()
-    assert rqs.started_job_registry.get_job_ids() == ["act-r-0-1"], "rq's own sweep leaves it to us"
-    assert claims.hand_back("act-r-0-1", at, at_front=True)
-    job = RqJob.fetch("act-r-0-1", connection=connection, serializer="json")
-    assert (job.get_status(), job.worker_name, job.started_at) == (JobStatus.QUEUED, None, None)
-    assert (rqs.job_ids, rqs.started_job_registry.get_job_ids()) == (["act-r-0-1"], [])
-    assert claims.take(16, "2026-01-02T03:04:07.500006Z") == [TakenJob("act-r-0-1", 60.0, 2500)]
-    claims.settle(["act-r-0-1"])
-    claims.end()
-    assert not RqJob.exists("act-r-0-1", connection=connection)
-    assert keys(plain, prefix) == [f"{prefix}:rq:queues"]
-    connection.close()
-
-
-async def test_what_another_has_taken_over_stays(queue: RqQueue, job_server: str, prefix: str, plain: Redis) -> None:
-    """A worker whose claim is gone, because it hung, ends and hands back nothing of others."""
-    connection = rq_connection(job_server, prefix)
-    rqs = rq_queue("act", connection)
-    hung, other = (Claims(connection, prefix, f"{HOST_NAME}{name}", rqs, ttl_s=60.0) for name in "ab")
-    await queue.enqueue(act(), 60.0)
-    hung.take(1, "then")
-    hung.end()
-    await queue.discard([act()])
-    assert await queue.enqueue(act(), 60.0)
-    hung.settle(["act-r-0-1"])
-    assert not hung.hand_back("act-r-0-1", "now", at_front=True)
-    assert other.take(1, "now") == [TakenJob("act-r-0-1", 60.0)]
-    hung.settle(["act-r-0-1"])
-    assert RqJob.exists("act-r-0-1", connection=connection)
-    other.settle(["act-r-0-1"])
-    other.end()
-    assert keys(plain, prefix) == [f"{prefix}:rq:queues"]
-    connection.close()
 
 
 def test_a_host_is_a_worker_of_rq() -> None:
