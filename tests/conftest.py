@@ -28,8 +28,11 @@ from infra.redis_server import wheel_binary
 from infra.weaviate_address import WeaviateAddress
 from infra.weaviate_finding import ways
 
-#: what needs torch is for an environment of its own (make test-st)
-collect_ignore = [] if find_spec("sentence_transformers") else ["st"]
+#: what needs torch is for an environment of its own (make test-st), and so is a real model (make test-llama)
+collect_ignore = [
+    *([] if find_spec("sentence_transformers") else ["st"]),
+    *([] if (ROOT / ".llama-venv" / "ready").exists() else ["llama"]),
+]
 
 
 @dataclass(frozen=True)
