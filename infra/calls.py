@@ -58,6 +58,8 @@ class CallRecord(Struct, frozen=True, kw_only=True):
     status: int | None = None
     #: the model that was asked for; "" where only the run's header says
     asked: str = ""
+    #: of the server's build and settings, as it names them
+    fingerprint: str = ""
 
 
 class UnreadableCall(BadInput):
@@ -236,6 +238,7 @@ class RecordedCalls:
             id=key.id,
             role=request.role,
             model=answer.model if answer else "",
+            fingerprint=answer.fingerprint if answer else "",
             usage=answer.usage if answer else TokenUsage(),
             latency_ms=round(1000 * took_s),
             finish_reason=answer.finish_reason if answer else "",

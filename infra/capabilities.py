@@ -26,6 +26,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from infra.model_errors import Failure
+from infra.redaction import redacted_strictly
 from infra.rewording import reworded
 from runtime.ports import ChatAnswer, ChatRequest
 from runtime.settings import EndpointSettings, ModelSettings, Thinking
@@ -169,7 +170,7 @@ def _with_form(abilities: Abilities, failure: Failure, request: ChatRequest) -> 
     """The next form of an answer, or of tools: a forced call is refused as a tool."""
     if request.schema is not None and (failure.capability == "schema" or abilities.format == "tool"):
         # A forced call has no place beside the request's own tools.
-        last = "text" if request.tools else "tool"
+        last: Format = "text" if request.tools else "tool"
         below: dict[Format, Format] = {"json_schema": "json_object", "json_object": last}
         return replace(abilities, format=below.get(abilities.format, "text"))
     if request.tools and failure.capability == "tools":
@@ -302,18 +303,24 @@ def as_asked(answer: ChatAnswer, request: ChatRequest, abilities: Abilities) -> 
     return replace(answer, content=call.arguments, tool_calls=[], finish_reason=finish, flags=flags)
 
 
+def shown(place: Place) -> Place:
+    """`place` as it may be written down: no part of an address that may be a secret."""
+    return redacted_strictly(place[0]), place[1]
+
+
 def facts(place: Place, learnt: Learnt) -> dict[str, Any]:
-    """What the log notes of `place`, whose address holds no secret (see `shown_address`)."""
+    """What the log notes of `place`."""
+    base_url, model = shown(place)
     return {
-        "base_url": place[0],
-        "model": place[1],
+        "base_url": base_url,
+        "model": model,
         "abilities": asdict(learnt.abilities),
         "evidence": list(learnt.evidence),
     }
 
 
 def learnt_from(noted: Iterable[Mapping[str, Any]]) -> dict[Place, Learnt]:
-    """What notes say of each place, all of them together; one that cannot be read says nothing."""
+    """What notes say of each place as it is shown, all of them together; one that cannot be read says nothing."""
     found: dict[Place, Learnt] = {}
     for one in noted:
         try:

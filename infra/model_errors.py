@@ -31,7 +31,9 @@ from infra.redaction import redacted_strictly
 #: `give_up` = unavailable at once; `change` = ask the same in another way
 Action = Literal["retry", "give_up", "change", "refuse", "stop"]
 #: what a `change` steps down
-Capability = Literal["schema", "max_tokens", "temperature"]
+Capability = Literal[
+    "schema", "max_tokens", "temperature", "system", "tools", "parallel_tools", "thinking", "stream", "context"
+]
 
 #: further tries of one request after answers that are no completion, whatever the endpoint's own number is
 MALFORMED_RETRIES = 2

@@ -23,6 +23,7 @@ from infra.banks.replica import Replica
 from infra.banks.serving import BankServer
 from infra.banks.stored import StoredBanks
 from infra.calls import RecordedCalls
+from infra.capabilities import Place
 from infra.embedders import Around
 from infra.embedding_cache import CachedEmbedder
 from infra.environments.limits import Limits
@@ -48,6 +49,7 @@ from workers.bank_store import bank_store
 from workers.configuration import Store
 from workers.connections import Server
 from workers.embedding import Embedders
+from workers.noting import NotedModel, Notes
 
 _log = Logger("chime.engine")
 
@@ -101,6 +103,7 @@ class Engine:
         self._building = anyio.Lock()
         self._runs: dict[RunId, _Serving] = {}
         self._environments: dict[str, Environment] = {}
+        self._notes: dict[RunId, Notes] = {}
 
     async def advance(self, job: Job) -> None:
         """Bring the job's episode to where its kind of job ends; while the store is away or full, wait for it.
@@ -188,7 +191,7 @@ class Engine:
         context = replace(
             known.context,
             settings=_settings(config.limits, operational),
-            model=self._model(config.models, operational),
+            model=self._noted(log, said, config, operational),
             embedder=await self._embedder(log.run, known.header, operational),
             banks=known.context.banks if store == known.store else self._reader(log, store, None),
         )
@@ -246,7 +249,7 @@ class Engine:
             ),
             log=log,
             blobs=blobs,
-            model=self._model(config.models, operational),
+            model=self._noted(log, said, config, operational),
             embedder=embedder,
             banks=banks,
             environment=environment,
@@ -266,6 +269,22 @@ class Engine:
         embedder = await self._embedders.of(header, operational)
         # What costs nothing need not be remembered.
         return embedder if embedder.is_free else CachedEmbedder(embedder, self._there.embeddings, run)
+
+    def _noted(
+        self, log: EventLog, said: Sequence[Recorded], config: RunConfig, operational: Mapping[str, Any]
+    ) -> ChatModel:
+        """The run's models, which say in its log what turns out about them; what it says already is known to them."""
+        model = self._model(config.models, operational)
+        endpoints = operational.get("endpoints", {})
+        places: dict[Role, Place] = {
+            role: (str(endpoints[role]["base_url"]), str(config.models[role]["model"])) for role in get_args(Role)
+        }
+        if log.run not in self._notes:
+            self._notes = {run: one for run, one in self._notes.items() if run in self._runs}
+            self._notes[log.run] = Notes(log, self._there.calls, self._clients)
+        notes = self._notes[log.run]
+        notes.read(said, places)
+        return NotedModel(model, places, notes)
 
     def _model(self, models: Mapping[str, Any], operational: Mapping[str, Any]) -> ChatModel:
         try:

@@ -417,5 +417,5 @@ async def test_records_keep_their_form() -> None:
         finish_reason="stop", messages="a", request="b", answer="c", sha256="d", at="2026-01-01T00:00:00.000000Z",
     )  # fmt: skip
     counted = b',"reasoning_tokens":null,"estimated_prompt_tokens":null,"estimated_completion_tokens":null}'
-    more = b',"error_class":"","status":null,"asked":""}'
+    more = b',"error_class":"","status":null,"asked":"","fingerprint":""}'
     assert msgspec.json.encode(record) == written[:-1].replace(b"}", counted, 1) + more
