@@ -363,6 +363,8 @@ class Diagnosed(Event, frozen=True, kw_only=True):
     degraded: str | None
     usage: Usage
     calls: list[str]
+    #: what was wrong with each answer of the gate that could not be read, in words of our own; absent where all could
+    unread: list[str] | UnsetType = UNSET
 
 
 class Abandoned(Event, frozen=True, kw_only=True):

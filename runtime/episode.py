@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from events.bank import Item
@@ -35,6 +36,7 @@ from events.kinds import (
 from events.rules import confident, merges, nearest, text_sha256
 from runtime.calls import usage_of
 from runtime.context import Context, Progress, progress
+from runtime.diagnosis import Judgement, Lesson, read_merged
 from runtime.errors import EmbeddingFailed, ModelRefused, ModelUnavailable, UnreadableAnswer
 from runtime.execution import ENVIRONMENT_STOPS, MODEL_STOP, Execution, Executor, Lease
 from runtime.gate import (
@@ -42,12 +44,9 @@ from runtime.gate import (
     Case,
     Degraded,
     Judged,
-    Judgement,
-    Lesson,
     answer_text,
     degraded,
     merge_messages,
-    read_merged,
     retrieved_ids,
 )
 from runtime.lint import lint
@@ -355,6 +354,7 @@ class _Stages:
             degraded=None,
             usage=judged.usage,
             calls=judged.calls,
+            unread=judged.unread or UNSET,
         )
         planning = at.retrieved("planning")
         if ctx.parameters.merge_text == "append" or planning is None:
@@ -375,7 +375,14 @@ class _Stages:
         return "model_unavailable" if executed.stop == MODEL_STOP else None
 
     def _without(self, judged: Judged, reason: Degraded, at: Progress, scored: Scored) -> Diagnosed:
-        return degraded(reason, success=scored.success, retrieved=at.retrievals, usage=judged.usage, calls=judged.calls)
+        return degraded(
+            reason,
+            success=scored.success,
+            retrieved=at.retrievals,
+            usage=judged.usage,
+            calls=judged.calls,
+            unread=judged.unread,
+        )
 
     async def _experiences(self, judgement: Judgement, trajectory: Sequence[Message]) -> StageExperiences:
         """Both stages' (c_new, e_new), linted and embedded in one request.

@@ -1,6 +1,7 @@
 """The paper's gate: a structured self-reflection that attributes the outcome (equation (6), reading 15)."""
 
-from runtime.gate import Case, Judged, case_messages, diagnosis_schema, judge, read_diagnosis
+from runtime.diagnosis import read_diagnosis
+from runtime.gate import Case, Judged, case_messages, diagnosis_schema, judge
 from runtime.ports import CallKey, ChatModel
 from runtime.prompting import Prompts
 

@@ -1,6 +1,7 @@
 """No gate (reading 23): an experience of each stage, credited by the outcome alone."""
 
-from runtime.gate import Case, Judged, case_messages, diagnosis_schema, judge, read_experiences
+from runtime.diagnosis import read_experiences
+from runtime.gate import Case, Judged, case_messages, diagnosis_schema, judge
 from runtime.ports import CallKey, ChatModel
 from runtime.prompting import Prompts
 

@@ -5,6 +5,7 @@ import json
 import anyio
 import pytest
 import structlog
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from events.codec import draft
@@ -336,7 +337,18 @@ async def test_gate_is_unreadable(world, says):
     diagnosed = found(world, Diagnosed)
     assert diagnosed.degraded == "unreadable"
     assert diagnosed.calls == ["episode-0/gate/1", "episode-0/gate/1.1"]
+    assert diagnosed.unread == ["no_object", "no_object"]
     assert diagnosed.usage.calls == 2
+
+
+async def test_gate_is_read_after_repair(world, says, diagnosis):
+    """A judgement after the repair turn counts, beside what was wrong before; else nothing stands there."""
+    world.model.replies["gate"] = [says("I would rather not."), says(json.dumps(diagnosis))]
+    await play(world)
+    assert (found(world, Diagnosed).degraded, found(world, Diagnosed).unread) == (None, ["no_object"])
+    other = type(world)()
+    await play(other)
+    assert found(other, Diagnosed).unread is UNSET
 
 
 async def test_experience_without_vector(world):

@@ -1,57 +1,93 @@
-"""The gate's answer: what is tolerated, what is refused, and how a number becomes gamma."""
+"""The gate: what it asks, how often, and with which word it gives up."""
 
 import json
 
 import pytest
+import structlog.testing
 
-from runtime.errors import UnreadableAnswer
-from runtime.gate import (
-    TOLERANCES,
-    Case,
-    answer_text,
-    case_messages,
-    degraded,
-    diagnosis_schema,
-    find_object,
-    read_diagnosis,
-    read_experiences,
-    read_merged,
-)
+from events.ids import RunId, StreamId
+from runtime.diagnosis import read_diagnosis
+from runtime.errors import ModelRefused, ModelUnavailable
+from runtime.gate import Case, answer_text, case_messages, degraded, diagnosis_schema, judge
+from runtime.ports import CallKey
 from runtime.prompting import load_prompts
 
-INDICES = {"P1": "planning-3", "P2": "planning-1", "E1": "execution-3"}
+KEY = CallKey(run=RunId("r"), stream=StreamId("episode-0"), stage="gate", ordinal=1)
+WHOLE = json.dumps(
+    {"label": "none", "confidence": 1, "planning": None, "execution": None, "misleading": []}
+)  # fmt: skip
 
 
-def written(diagnosis, **changes):
-    return json.dumps({**diagnosis, **changes})
+class Scripted:
+    """A gate's model that answers as told, and remembers what it was asked."""
+
+    def __init__(self, *replies):
+        self.replies, self.asked = list(replies), []
+
+    async def complete(self, request, key):
+        self.asked.append(request.messages)
+        reply = self.replies.pop(0)
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
 
 
-def read(text):
-    return read_diagnosis(text, INDICES)
+async def judged(*replies):
+    model = Scripted(*replies)
+    asked = [{"role": "user", "content": "Judge."}]
+    return await judge(model, KEY, asked, {}, lambda text: read_diagnosis(text, {})), model.asked
 
 
-TOLERATED = {
-    "fence": lambda d: f"```json\n{written(d)}\n```",
-    "prose": lambda d: f"Let me see. {{a}} {written(d)} I hope this helps.",
-    "label_case": lambda d: written(d, label=" Execution "),
-    "confidence_string": lambda d: written(d, confidence="0.8"),
-    "confidence_percent": lambda d: written(d, confidence="80 %"),
-    "flag_string": lambda d: written(d, execution={**d["execution"], "concrete": "True", "actionable": "yes"}),
-    "index_form": lambda d: written(d, misleading=["[P1]", "e1"]),
-    "index_alone": lambda d: written(d, misleading="P1"),
-    "misleading_null": lambda d: written(d, misleading=None),
-}
+@pytest.mark.parametrize(
+    ("replies", "word", "calls", "unread"),
+    [
+        ([("no", "stop"), ("no", "stop")], "unreadable", 2, ["no_object", "no_object"]),
+        ([("no", "stop"), (WHOLE, "stop")], None, 2, ["no_object"]),
+        ([('{"label', "length"), ('{"label": ', "length")], "length", 2, ["cut", "cut"]),
+        ([('{"label', "length"), ("no", "stop")], "unreadable", 2, ["cut", "no_object"]),
+        ([(WHOLE, "length")], None, 1, []),
+        ([("", "stop"), ("", "stop")], "unreadable", 2, ["empty", "empty"]),
+        ([("", "content_filter")], "content_filter", 1, []),
+        ([(WHOLE, "content_filter")], "content_filter", 1, []),
+        ([("I cannot help with that.", "refusal")], "refusal", 1, []),
+        ([("no", "stop"), ("", "refusal")], "refusal", 2, ["no_object"]),
+        ([ModelRefused("context", "too long")], "context", 0, []),
+        ([ModelRefused("content_filter", "no")], "content_filter", 0, []),
+        ([ModelRefused("refusal", "no")], "refusal", 0, []),
+        ([ModelRefused("bad_request", "no")], "refused", 0, []),
+        ([ModelRefused("frozen", "a word of ours that no endpoint may choose")], "refused", 0, []),
+        ([("no", "stop"), ModelRefused("context", "too long")], "context", 1, ["no_object"]),
+        ([ModelUnavailable("timeout", "no answer")], "model_unavailable", 0, []),
+    ],
+)  # fmt: skip
+async def test_how_a_gate_ends(replies, word, calls, unread, says):
+    """Each way to give no judgement has its word, and says how often it was asked and what was wrong."""
+    made = [one if isinstance(one, Exception) else says(one[0], finish=one[1]) for one in replies]
+    result, _ = await judged(*made)
+    assert (result.degraded, len(result.calls), result.unread) == (word, calls, unread)
+    assert (result.judgement is None) == (word is not None)
+    assert result.usage.calls == calls
 
 
-@pytest.mark.parametrize("row", sorted(TOLERATED))
-def test_tolerances(row, diagnosis):
-    """Every row of the table of tolerances is read as what was meant."""
-    judgement = read(TOLERATED[row](diagnosis))
-    assert (judgement.label, judgement.confidence_e4) == ("execution", 8000)
-    assert judgement.execution.scenario == diagnosis["execution"]["scenario"]
-    assert (judgement.execution.concrete, judgement.execution.actionable) == (True, True)
-    named = {"index_form": ["planning-3", "execution-3"], "index_alone": ["planning-3"]}
-    assert judgement.misleading == named.get(row, [])
+async def test_the_repair_turn_shows_the_error(says):
+    """The model sees its answer, cut to a bound, and what was wrong with it; a cut one is to be shorter."""
+    _, asked = await judged(says('{"label": "none", ' + "x" * 9_000, finish="length"), says(WHOLE))
+    first, shown, told = asked[1]
+    assert first == asked[0][0]
+    assert (shown["role"], len(shown["content"])) == ("assistant", 4_000)
+    assert "not complete" in told["content"]
+    assert "be shorter" in told["content"]
+
+
+async def test_log_lines_tell_the_kind(says):
+    """Each answer that could not be read is one line with its kind, and what came of it."""
+    with structlog.testing.capture_logs() as lines:
+        await judged(says("no"), says('{"label": 1, "label": 2}'))
+    told = [(line["event"], line["call"], line["kind"], line["outcome"]) for line in lines]
+    assert told == [
+        ("answer_unreadable", "episode-0/gate/1", "no_object", "repair"),
+        ("answer_unreadable", "episode-0/gate/1.1", "duplicate", "degraded"),
+    ]
 
 
 def test_answer_in_the_thinking_text(says):
@@ -60,130 +96,10 @@ def test_answer_in_the_thinking_text(says):
     assert answer_text(says("no", reasoning='{"label"')) == "no"
 
 
-def test_every_tolerance_is_tested():
-    """The table of tolerances and these tests cannot drift apart."""
-    assert set(TOLERANCES) == set(TOLERATED) | {"reasoning"}
-
-
-@pytest.mark.parametrize(
-    ("text", "e4"),
-    [
-        ("0", 0), ("1", 10_000), ("1.0", 10_000), ("0.5", 5000), ("-0.0", 0), ("5e-1", 5000),
-        # half to even on the decimal text, where a float would have rounded otherwise
-        ("0.00005", 0), ("0.00015", 2), ("0.12345", 1234), ("0.12355", 1236), ("0.49995", 5000),
-        ("0.000050000000000000000000000000000000000000001", 1), ("1e-999999999", 0), ("0.9999999", 10_000),
-    ],
-)  # fmt: skip
-def test_confidence(text, e4, diagnosis):
-    """Gamma x 10000 is rounded half to even on the text that the model wrote."""
-    assert (
-        read(written(diagnosis, confidence=7).replace('"confidence": 7', f'"confidence": {text}')).confidence_e4 == e4
-    )
-
-
-@pytest.mark.parametrize(
-    "text", ["1.0001", "-0.1", "80", "true", "null", '"high"', '"120%"', "[]", "1e999999999", "NaN", "Infinity"]
-)
-def test_confidence_outside(text, diagnosis):
-    """What is no number from 0 to 1 is not usable."""
-    with pytest.raises(UnreadableAnswer) as error:
-        read(written(diagnosis, confidence=7).replace('"confidence": 7', f'"confidence": {text}'))
-    assert error.value.kind in ("confidence", "no_object")
-
-
-@pytest.mark.parametrize(
-    ("changes", "kind"),
-    [
-        ({"label": "external"}, "label"),
-        ({"label": ["planning"]}, "label"),
-        ({"label": None}, "label"),
-        ({"planning": "text"}, "experience"),
-        ({"planning": {"scenario": 1, "experience": "b", "concrete": True, "actionable": True}}, "experience"),
-        ({"planning": {"scenario": "a", "experience": "b", "concrete": "perhaps", "actionable": True}}, "experience"),
-        ({"planning": {"scenario": "a", "experience": "b", "actionable": True}}, "experience"),
-        ({"misleading": {"P1": True}}, "misleading"),
-        ({"misleading": 1}, "misleading"),
-    ],
-)
-def test_refused(changes, kind, diagnosis):
-    """What cannot be meant is refused, by name, with a reason for the model."""
-    with pytest.raises(UnreadableAnswer) as error:
-        read(written(diagnosis, **changes))
-    assert error.value.kind == kind
-    assert error.value.reason.endswith(".")
-
-
-@pytest.mark.parametrize(
-    ("text", "kind"),
-    [
-        ("", "no_object"),
-        ("I cannot say.", "no_object"),
-        ('{"label": "planning", "confidence": 0.', "no_object"),
-        ('["label"]', "no_object"),
-        ('{"answer": "planning"}', "no_object"),
-        ("[" * 100_000, "no_object"),
-        ('{"a":' * 50_000, "no_object"),
-        ('{"label": ' + "9" * 5000 + "}", "no_object"),
-        ('{"label": "none", "label": "planning"}', "duplicate"),
-    ],
-)
-def test_no_answer(text, kind):
-    """A text without one whole object is refused, however deep or long it is."""
-    with pytest.raises(UnreadableAnswer) as error:
-        read(text)
-    assert error.value.kind == kind
-
-
-def test_missing_misleading_is_not_empty(diagnosis):
-    """A field that was left out is asked for again, never taken as a silent empty."""
-    del diagnosis["misleading"]
-    with pytest.raises(UnreadableAnswer):
-        read(json.dumps(diagnosis))
-
-
-def test_misleading(diagnosis):
-    """Names are intersected with what was retrieved, each once, in rank order; the others are counted once each."""
-    judgement = read(written(diagnosis, misleading=["E1", "P9", "P1", "E1", "p9", "planning-1", 1, 1, None]))
-    assert judgement.misleading == ["planning-3", "execution-3"]
-    assert judgement.misleading_dropped == 4
-
-
-def test_empty_experience_is_null(diagnosis):
-    """An experience whose scenario or text is empty is none."""
-    blank = {**diagnosis["execution"], "scenario": "  \n"}
-    assert read(written(diagnosis, execution=blank, planning={"scenario": "a", "experience": None})).execution is None
-
-
-def test_experiences_only():
-    """A reflection without attribution needs a stage, not a label."""
-    assert read_experiences('{"planning": null, "execution": null}').label == "both"
-    with pytest.raises(UnreadableAnswer):
-        read_experiences('{"label": "both"}')
-
-
-def test_usefulness(diagnosis):
-    """The gate's own estimate is kept in the same units as gamma, where it was asked for."""
-    lesson = {**diagnosis["execution"], "usefulness": 0.25}
-    assert read(written(diagnosis, execution=lesson)).execution.usefulness_e4 == 2500
+def test_usefulness_is_asked_for_where_it_counts():
+    """The schema names the gate's own estimate only where it is wanted."""
     assert "usefulness" in json.dumps(diagnosis_schema(attribution=True, usefulness=True))
     assert "usefulness" not in json.dumps(diagnosis_schema(attribution=True))
-
-
-def test_merged_text():
-    """The merged text is stripped; none is refused."""
-    assert read_merged('{"text": " a "}') == "a"
-    with pytest.raises(UnreadableAnswer):
-        read_merged('{"text": ""}')
-
-
-def test_lone_surrogates(diagnosis, says):
-    """A lone surrogate becomes U+FFFD before anything is read."""
-    assert "\ufffd" in answer_text(says("a\ud800"))
-
-
-def test_the_first_fitting_object_counts():
-    """An object without the field is passed over."""
-    assert find_object('{"thought": 1} {"label": 2}', "label") == {"label": 2}
 
 
 def test_hostile_text_stays_in_its_section(bank):

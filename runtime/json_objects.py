@@ -1,0 +1,164 @@
+"""The JSON object that an answer holds, wherever in its text it stands: certain, or refused with the reason.
+
+An object is read whole or not at all: nothing inside one that is broken or cut off is taken for an answer.
+"""
+
+import json
+import re
+from collections.abc import Collection, Iterator
+from decimal import Decimal
+from typing import Any
+
+from runtime.errors import UnreadableAnswer
+
+#: how deep an answer may nest
+_DEEPEST = 32
+#: how many objects are looked at
+_OBJECTS = 64
+#: how deep the answer may stand in objects that hold nothing else
+_WRAPPINGS = 4
+
+#: spaces that the model's tokens know and JSON does not
+_SPACE = "\\s\u200b\u2060\ufeff"
+_STRING = r'"(?:[^"\\]++|\\.?)*+(?:"|\Z)'
+#: braces in prose begin differently
+_START = re.compile(rf'\{{(?=[{_SPACE}]*+["}}])')
+_BRACKET = re.compile(rf"{_STRING}|[{{}}\[\]]", re.DOTALL)
+_PART = re.compile(rf"{_STRING}|[{_SPACE}]++|,|[^\",{_SPACE}]++", re.DOTALL)
+_BLANK = re.compile(rf"[{_SPACE}]++")
+#: how a schema describes a field
+_DESCRIBED = frozenset({"type", "anyOf", "enum", "$ref"})
+
+
+class _Twice(ValueError):
+    """A field that stands twice and says different things: nobody can say which is meant."""
+
+
+def find_object(text: str, *names: str) -> dict[str, Any]:
+    """The one object in `text` that has one of `names`; numbers with a point are `Decimal`, as written.
+
+    Where several differ, the one that has all of `names`.
+
+    Raises:
+        UnreadableAnswer: none or several; `kind` is `empty`, `no_object`, `schema_echo`, `cut`, `broken`, `duplicate`
+            or `several`.
+    """
+    if not text.strip():
+        raise UnreadableAnswer("empty", "it is empty.")
+    found, none = _candidates(text, names)
+    if len(found) > 1:
+        found = [one for one in found if all(name in one for name in names)] or found
+    if len(found) > 1:
+        raise UnreadableAnswer("several", "it holds several objects that differ.")
+    if not found:
+        raise none
+    return found[0]
+
+
+def _candidates(text: str, names: Collection[str]) -> tuple[list[dict[str, Any]], UnreadableAnswer]:
+    """The different objects of `text` that have one of `names`; what to say where there is none."""
+    found: list[dict[str, Any]] = []
+    wanted = " or ".join(f'"{name}"' for name in names)
+    none = UnreadableAnswer("no_object", f"it holds no JSON object with {wanted}.")
+    for piece in _pieces(text):
+        try:
+            value = _parsed(piece)
+        except _Twice as error:
+            raise UnreadableAnswer("duplicate", f"the field {error} stands twice and differs.") from error
+        except (ValueError, ArithmeticError, RecursionError) as error:
+            none = UnreadableAnswer("broken", f"the JSON object cannot be read: {error}.")
+            continue
+        if _is_schema(value, names):
+            none = UnreadableAnswer("schema_echo", "it is the schema itself, not an object that fits it.")
+        elif (answer := _unwrapped(value, names)) is not None and answer not in found:
+            found.append(answer)
+    return found, none
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """The outermost objects of `text`, unread. Raises: UnreadableAnswer: one of them does not end."""
+    at = 0
+    for _ in range(_OBJECTS):
+        start = _START.search(text, at)
+        if start is None:
+            return
+        depth = 0
+        for bracket in _BRACKET.finditer(text, start.start()):
+            depth += (bracket[0] == "{") - (bracket[0] == "}")
+            if depth == 0 and bracket[0] == "}":
+                at = bracket.end()
+                yield text[start.start() : at]
+                break
+        else:
+            raise UnreadableAnswer("cut", "its JSON object is not complete.")
+
+
+def _parsed(piece: str) -> dict[str, Any]:
+    """Raises: ValueError, ArithmeticError: it is no JSON, or too deep."""
+    depth = deepest = 0
+    for bracket in _BRACKET.finditer(piece):
+        depth += (bracket[0] in "{[") - (bracket[0] in "}]")
+        deepest = max(deepest, depth)
+    if deepest > _DEEPEST:
+        raise ValueError(f"it nests deeper than {_DEEPEST} levels")
+    # Not strict: a line break inside a text is certain.
+    decoder = json.JSONDecoder(parse_float=Decimal, parse_constant=_no_constant, object_pairs_hook=_once, strict=False)
+    value: dict[str, Any] = decoder.decode(_plain(piece))
+    return value
+
+
+def _plain(piece: str) -> str:
+    """`piece` with JSON's own spaces between its parts, and no comma after a last element."""
+    parts = [" " if _BLANK.fullmatch(one) else one for one in _PART.findall(piece)]
+    solid = [place for place, part in enumerate(parts) if part != " "]
+    for before, comma, after in zip(solid, solid[1:], solid[2:], strict=False):
+        if parts[comma] == "," and parts[after][0] in "}]" and parts[before][-1] not in ",[{:":
+            parts[comma] = ""
+    return "".join(parts)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in fields and fields[name] != value:
+            raise _Twice(name)
+        fields[name] = value
+    return fields
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON value")
+
+
+def _unwrapped(value: dict[str, Any], names: Collection[str]) -> dict[str, Any] | None:
+    """The object with one of `names`: `value`, or what stands in it and nothing beside."""
+    for _ in range(_WRAPPINGS):
+        if any(name in value for name in names):
+            return value
+        if len(value) == 1:
+            (inner,) = value.values()
+        elif "name" in value and len(value) == 2:
+            inner = value.get("arguments", value.get("parameters"))
+        else:
+            return None
+        if isinstance(inner, list) and len(inner) == 1:
+            (inner,) = inner
+        if not isinstance(inner, dict):
+            return None
+        value = inner
+    return None
+
+
+def _is_schema(value: dict[str, Any], names: Collection[str]) -> bool:
+    """Whether `value` describes the fields instead of having them."""
+    for _ in range(_WRAPPINGS):
+        properties = value.get("properties")
+        if isinstance(properties, dict):
+            return any(name in properties for name in names)
+        if any(isinstance(value.get(name), dict) and _DESCRIBED & value[name].keys() for name in names):
+            return True
+        inner = [one for one in value.values() if isinstance(one, dict)]
+        if len(inner) != 1:
+            return False
+        value = inner[0]
+    return False

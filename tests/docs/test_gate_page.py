@@ -1,0 +1,36 @@
+"""docs/gate.md against the tables it shows."""
+
+from collections.abc import Callable
+from typing import Any, get_args
+
+from events.ids import Label
+from runtime.diagnosis import REFUSALS, TOLERANCES
+from runtime.label_words import LABEL_WORDS
+
+NAME = "docs/gate.md"
+
+
+def shown(text: str) -> str:
+    """`text` as the page shows it: on one line, nothing invisible, no end of a cell."""
+    marks = {"\n": "⏎", "\t": "⇥", "|": "\\|"}
+    cells = [marks.get(one, one if one.isprintable() else f"\\u{ord(one):04x}") for one in text]
+    return f"`{''.join(cells)}`"
+
+
+def test_every_tolerance_has_its_row(page: Callable[[str], Any]) -> None:
+    """The page lists the tolerances that the code knows, in its order, with its examples."""
+    rows = [[f"`{one.name}`", one.what, shown(one.example)] for one in TOLERANCES]
+    assert page(NAME).table("tolerance") == rows
+
+
+def test_every_refusal_has_its_row(page: Callable[[str], Any]) -> None:
+    """The page lists what is refused, likewise."""
+    assert page(NAME).table("kind") == [[f"`{one.kind}`", one.what, shown(one.example)] for one in REFUSALS]
+
+
+def test_every_word_for_a_label_is_listed(page: Callable[[str], Any]) -> None:
+    """The page lists every word that is read as a label."""
+    rows = [
+        [language, *[", ".join(words[label]) for label in get_args(Label)]] for language, words in LABEL_WORDS.items()
+    ]
+    assert page(NAME).table("language") == rows
