@@ -179,11 +179,11 @@ def _with_form(abilities: Abilities, failure: Failure, request: ChatRequest) -> 
 
 
 def _with_cap(abilities: Abilities, reason: str, model: ModelSettings) -> Abilities:
-    asked = min(model.max_tokens, abilities.most_tokens or model.max_tokens)
-    # An endpoint may name both the parameter that it wants and a number.
-    if not (abilities.max_tokens == "max_tokens" and "max_completion_tokens" in reason):
+    # An endpoint may name both the parameter that it wants and a number. And a number is believed once: each smaller one
+    # would be one more step.
+    if not abilities.most_tokens and not (abilities.max_tokens == "max_tokens" and "max_completion_tokens" in reason):
         told = (int(found[1]) for pattern in _CAPS if (found := pattern.search(reason)))
-        if most := next((one for one in told if 0 < one < asked), 0):
+        if most := next((one for one in told if 0 < one < model.max_tokens), 0):
             return replace(abilities, most_tokens=most)
     name = "max_completion_tokens" if abilities.max_tokens == "max_tokens" else "none"
     return replace(abilities, max_tokens=name)
