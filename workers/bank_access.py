@@ -21,9 +21,9 @@ from infra.banks.serving import BankServer
 from infra.weaviate_address import WeaviateAddress
 from infra.weaviate_asking import answering
 from infra.weaviate_server import Start, revive, running, weaviate_server
+from runtime.beside import beside
 from runtime.logger import Logger
 from runtime.ports import Clock
-from workers.beside import beside
 from workers.configuration import Store, WeaviateSettings
 from workers.connections import Server
 

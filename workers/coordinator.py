@@ -15,10 +15,10 @@ from infra.banks.generations import Generations
 from infra.banks.mirror import MirrorView
 from infra.leases import Leases
 from infra.redis_client import ServerFull
+from runtime.beside import beside
 from runtime.errors import RunEnded
 from runtime.logger import Logger
 from runtime.ports import Clock, EventLog, Failures, Intake, JobQueue, LogStore
-from workers.beside import beside
 from workers.conductor import Conductor, Control
 from workers.connections import BankWay
 from workers.mirroring import Mirroring

@@ -20,9 +20,9 @@ from infra.clock import SystemClock
 from infra.list_log import ListLog
 from infra.local_queue import LocalQueue
 from infra.weaviate_server import Start, folder_of
+from runtime.beside import beside
 from runtime.ports import Origin
 from workers.bank_access import BankAccess, address_of
-from workers.beside import beside
 from workers.configuration import WeaviateSettings
 from workers.coordinator import RunCoordinator
 

@@ -1,0 +1,318 @@
+"""How fast the workers of a run ask an endpoint: on a server, and in one process."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+
+from events.ids import RunId
+from infra.clock import SystemClock
+from infra.pacing import FIRST_LIMIT, UNPACED, Bounds, Counts, Look, Paced
+from infra.pacing_local import LocalCounts
+from infra.pacing_redis import RedisCounts
+from infra.redis_client import connected
+from runtime.settings import EndpointSettings
+
+PLACE = ("http://there/v1", "m")
+RUN = RunId("r")
+FREE = Bounds(requests=0, tokens=0, concurrent=0, adaptive=False)
+
+
+def bounds(requests: int = 0, tokens: int = 0, concurrent: int = 0, *, adaptive: bool = False) -> Bounds:
+    return Bounds(requests=requests, tokens=tokens, concurrent=concurrent, adaptive=adaptive)
+
+
+@pytest.fixture(params=["local", "server"])
+def counting(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    """Opens the counts under test."""
+    if request.param == "local":
+
+        @asynccontextmanager
+        async def local(**given: float) -> AsyncIterator[Counts]:
+            yield LocalCounts(anyio.current_time, **given)
+
+        return local
+    server, prefix = request.getfixturevalue("redis_server"), request.getfixturevalue("redis_prefix")
+
+    @asynccontextmanager
+    async def on_server(**given: float) -> AsyncIterator[Counts]:
+        async with connected(server.url) as redis:
+            yield RedisCounts(redis, prefix, RUN, "here", **given)
+
+    return on_server
+
+
+async def over(counts: Counts, request: str, given: Bounds, outcome: Any = "answered", look: Look | None = None) -> Any:
+    return await counts.end(PLACE, request, given, outcome, None, 0.0, look.halved if look else 0)
+
+
+async def test_no_more_at_once_than_the_bound(counting: Any) -> None:
+    """The third of two waits until one is over; when that will be, nobody knows."""
+    async with counting() as counts:
+        two = bounds(concurrent=2)
+        assert [(await counts.look(PLACE, name, 1, two)).admitted for name in "abc"] == [True, True, False]
+        assert (await counts.look(PLACE, "c", 1, two)).wait_s == 0
+        [seen] = await counts.seen()
+        assert (seen.base_url, seen.model, seen.held, seen.waiting, seen.requests, seen.limit) == (
+            *PLACE,
+            2,
+            1,
+            2,
+            None,
+        )
+        await over(counts, "a", two)
+        assert (await counts.look(PLACE, "c", 1, two)).admitted
+        [seen] = await counts.seen()
+        assert (seen.held, seen.waiting, seen.requests) == (2, 0, 3)
+
+
+async def test_places_do_not_share_a_bound(counting: Any) -> None:
+    """Another model at the same address, or the same one elsewhere, has slots of its own."""
+    async with counting() as counts:
+        one = bounds(concurrent=1)
+        for place in (PLACE, (PLACE[0], "other"), ("http://elsewhere/v1", PLACE[1])):
+            assert (await counts.look(place, "a", 1, one)).admitted
+        assert len(await counts.seen()) == 3
+
+
+async def test_who_came_first_goes_first(counting: Any) -> None:
+    """A slot that is given back is for the one that has waited longest, whoever asks next."""
+    async with counting() as counts:
+        one = bounds(concurrent=1)
+        for name, admitted in (("a", True), ("b", False), ("c", False)):
+            assert (await counts.look(PLACE, name, 1, one)).admitted == admitted
+        await over(counts, "a", one)
+        assert [(await counts.look(PLACE, name, 1, one)).admitted for name in ("d", "c", "b")] == [False, False, True]
+        await over(counts, "b", one)
+        await counts.leave(PLACE, "c")
+        assert (await counts.look(PLACE, "d", 1, one)).admitted
+
+
+async def test_no_more_requests_in_a_minute_than_the_bound(counting: Any) -> None:
+    """What is over the bound is told to wait, for a minute at most."""
+    async with counting(minute_s=30.0) as counts:
+        two = bounds(requests=2)
+        for name in "ab":
+            look = await counts.look(PLACE, name, 1, two)
+            assert look.admitted
+            await over(counts, name, two, look=look)
+        third, fourth = [await counts.look(PLACE, name, 1, two) for name in "cd"]
+        assert (third.admitted, fourth.admitted) == (False, False)
+        assert 0 < third.wait_s <= 30
+        assert 0 < fourth.wait_s <= 30
+
+
+async def test_a_minute_goes_by(counting: Any) -> None:
+    """After the wait that it was told, a request is let through."""
+    async with counting(minute_s=0.2) as counts:
+        one = bounds(requests=1)
+        assert (await counts.look(PLACE, "a", 1, one)).admitted
+        waits = await counts.look(PLACE, "b", 1, one)
+        assert not waits.admitted
+        await anyio.sleep(waits.wait_s + 0.01)
+        assert (await counts.look(PLACE, "b", 1, one)).admitted
+
+
+async def test_tokens_are_reserved_and_settled(counting: Any) -> None:
+    """A request holds what it was thought to need, then what it came to."""
+    async with counting(minute_s=30.0) as counts:
+        hundred = bounds(tokens=100)
+        look = await counts.look(PLACE, "a", 90, hundred)
+        assert look.admitted
+        assert not (await counts.look(PLACE, "b", 20, hundred)).admitted
+        await counts.end(PLACE, "a", hundred, "answered", 30, 0.0, look.halved)
+        assert (await counts.look(PLACE, "b", 20, hundred)).admitted
+        [seen] = await counts.seen()
+        assert seen.tokens == 50
+        await counts.end(PLACE, "b", hundred, "neither", 0, 0.0, 0)
+        [seen] = await counts.seen()
+        assert (seen.tokens, seen.requests) == (30, 2)
+
+
+async def test_a_request_larger_than_the_bound_goes_alone(counting: Any) -> None:
+    """It would wait for ever otherwise; the smaller ones that came after it do not pass it."""
+    async with counting(minute_s=0.3) as counts:
+        hundred = bounds(tokens=100)
+        assert (await counts.look(PLACE, "a", 10, hundred)).admitted
+        large = await counts.look(PLACE, "b", 5000, hundred)
+        small = await counts.look(PLACE, "c", 1, hundred)
+        assert (large.admitted, small.admitted) == (False, False)
+        assert 0 < large.wait_s <= 0.3
+        assert 0 < small.wait_s <= 0.3
+        await anyio.sleep(0.31)
+        assert (await counts.look(PLACE, "b", 5000, hundred)).admitted
+
+
+async def test_a_dead_workers_slot_comes_back(counting: Any) -> None:
+    """A request that nobody renews is over; one that is renewed is not."""
+    async with counting(lease_s=0.2) as counts:
+        two = bounds(concurrent=2)
+        for name in ("dead", "alive"):
+            assert (await counts.look(PLACE, name, 1, two)).admitted
+        with anyio.fail_after(10):
+            while not (await counts.look(PLACE, "next", 1, two)).admitted:
+                await counts.renew(PLACE, "alive")
+                await anyio.sleep(0.02)
+        await counts.renew(PLACE, "alive")
+        await counts.renew(PLACE, "next")
+        assert not (await counts.look(PLACE, "another", 1, two)).admitted
+
+
+async def test_a_429_holds_everybody(counting: Any) -> None:
+    """For as long as it says: others do not run into it."""
+    async with counting() as counts:
+        many = bounds(concurrent=9)
+        look = await counts.look(PLACE, "a", 1, many)
+        await counts.end(PLACE, "a", many, "limited", 0, 30.0, look.halved)
+        held = await counts.look(PLACE, "b", 1, many)
+        assert not held.admitted
+        assert 29 < held.wait_s <= 30
+        [seen] = await counts.seen()
+        assert 29 < seen.held_off_s <= 30
+
+
+async def test_adaptive_grows_by_one_and_halves(counting: Any) -> None:
+    """One more at once per window of answers in use, half after a 429, once for those under way, and at least one."""
+    async with counting() as counts:
+        given = bounds(adaptive=True)
+
+        async def window(outcome: str, at_once: int) -> list[int]:
+            looks = {f"{n}": await counts.look(PLACE, f"{n}", 1, given) for n in range(at_once)}
+            assert all(look.admitted for look in looks.values())
+            waits = await counts.look(PLACE, "one too many", 1, given)
+            assert not waits.admitted
+            await counts.leave(PLACE, "one too many")
+            changes = [await over(counts, name, given, outcome, look) for name, look in looks.items()]
+            return [change for change in changes if change is not None]
+
+        assert FIRST_LIMIT == 4
+        # The bound is in use when the first of them is answered only: the others say nothing.
+        for _ in range(FIRST_LIMIT - 1):
+            assert await window("answered", 4) == []
+        assert await window("answered", 4) == [5]
+        assert (await counts.seen())[0].limit == 5
+        assert await window("limited", 5) == [2]
+        assert await window("limited", 2) == [1]
+        assert await window("limited", 1) == []
+        assert (await counts.seen())[0].limit == 1
+        assert await window("answered", 1) == [2]
+
+
+async def test_adaptive_keeps_to_the_given_bound(counting: Any) -> None:
+    """`max_concurrent` is where growth ends, and where it begins when it is lower."""
+    async with counting() as counts:
+        given = bounds(concurrent=1, adaptive=True)
+        for _ in range(5):
+            look = await counts.look(PLACE, "a", 1, given)
+            assert look.admitted
+            assert not (await counts.look(PLACE, "b", 1, given)).admitted
+            await counts.leave(PLACE, "b")
+            assert await over(counts, "a", given, look=look) is None
+
+
+async def test_what_it_holds_for_nobody_is_seen_through(counting: Any) -> None:
+    """Nothing was asked: nothing is known, and saying the end or the renewal of it again does no harm."""
+    async with counting() as counts:
+        assert await counts.seen() == []
+        look = await counts.look(PLACE, "a", 1, bounds(concurrent=1))
+        await over(counts, "a", bounds(concurrent=1), look=look)
+        await over(counts, "a", bounds(concurrent=1), look=look)
+        assert (await counts.look(PLACE, "b", 1, bounds(concurrent=1))).admitted
+
+
+ENDPOINT = EndpointSettings(base_url=PLACE[0], max_concurrent=3)
+
+
+async def test_workers_take_turns(counting: Any) -> None:
+    """Forty requests of two processes, three at once and never more; each has its turn."""
+    async with counting() as counts:
+        under_way, most, done = 0, 0, list[int]()
+        paces = [Paced(counts, SystemClock()) for _ in range(2)]
+
+        async def ask(number: int) -> None:
+            nonlocal under_way, most
+            async with paces[number % 2].request(PLACE, ENDPOINT, 10) as turn:
+                under_way += 1
+                most = max(most, under_way)
+                await anyio.sleep(0.002)
+                under_way -= 1
+                turn.answered(5)
+            done.append(number)
+
+        with anyio.fail_after(30):
+            async with anyio.create_task_group() as tasks:
+                for number in range(40):
+                    tasks.start_soon(ask, number)
+        assert sorted(done) == list(range(40))
+        assert most == 3
+        [seen] = await counts.seen()
+        assert (seen.held, seen.waiting, seen.requests, seen.tokens) == (0, 0, 40, 200)
+
+
+async def test_a_slot_is_given_back_however_the_body_ends(counting: Any) -> None:
+    """By an error, which comes out as it is, and by cancellation; a request that gives up waiting leaves no trace."""
+    async with counting() as counts:
+        pace, one = Paced(counts, SystemClock()), EndpointSettings(base_url=PLACE[0], max_concurrent=1)
+        with pytest.raises(ValueError, match="as it is"):
+            async with pace.request(PLACE, one, 10):
+                raise ValueError("as it is")
+        with anyio.move_on_after(0.01):
+            async with pace.request(PLACE, one, 10):
+                await anyio.sleep_forever()
+        async with pace.request(PLACE, one, 10):
+            with anyio.move_on_after(0.05) as scope:
+                async with Paced(counts, SystemClock()).request(PLACE, one, 10):
+                    pass
+            assert scope.cancelled_caught
+            [seen] = await counts.seen()
+            assert (seen.held, seen.waiting) == (1, 0)
+        [seen] = await counts.seen()
+        assert (seen.held, seen.tokens) == (0, 0)
+
+
+async def test_a_429_is_told_to_the_others(counting: Any) -> None:
+    """What one process was told, the other one keeps to; a count that nobody knows stays as reserved."""
+    async with counting() as counts:
+        here, there = Paced(counts, SystemClock()), Paced(counts, SystemClock())
+        async with here.request(PLACE, ENDPOINT, 10) as turn:
+            turn.answered(None)
+        async with here.request(PLACE, ENDPOINT, 10) as turn:
+            turn.limited(60.0)
+        with anyio.move_on_after(0.05) as scope:
+            async with there.request(PLACE, ENDPOINT, 10):
+                pass
+        assert scope.cancelled_caught
+        [seen] = await counts.seen()
+        assert (seen.tokens, seen.requests, seen.waiting) == (10, 2, 0)
+        assert seen.held_off_s > 0
+
+
+class Nobody:
+    """Counts that must not be asked."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(name)
+
+
+async def test_without_bounds_nothing_is_asked() -> None:
+    """No look at any server, however many requests there are."""
+    free = EndpointSettings(base_url=PLACE[0])
+    for pace in (UNPACED, Paced(Nobody(), SystemClock())):  # type: ignore[arg-type]  # that is the point
+        async with pace.request(PLACE, free, 10) as turn:
+            turn.answered(5)
+    assert Bounds.of(free) == FREE
+    assert FREE.is_free
+
+
+async def test_a_pace_is_forgotten(redis_server: Any, redis_prefix: str, keys_left: Callable[[], list[str]]) -> None:
+    """Every key is the run's and expires, so that nothing is left of a run that is over."""
+    async with connected(redis_server.url) as redis:
+        counts = RedisCounts(redis, redis_prefix, RUN, "here")
+        for name in "ab":
+            await counts.look(PLACE, name, 1, bounds(1, 1, 1, adaptive=True))
+        keys = keys_left()
+        assert len(keys) == 7
+        assert all(key.startswith(f"{redis_prefix}:{{{RUN}}}:pace") for key in keys)
+        assert all([0 < await redis.pttl(key) <= 600_000 for key in keys])
