@@ -22,6 +22,7 @@ from infra.segments import Manifest, Segment, SegmentLog
 from runtime.execution import ENVIRONMENT_STOPS, MODEL_STOP
 from runtime.gate import Degraded
 from workers.engine import OPERATIONAL, STOPPED
+from workers.noting import CAPABILITIES, MODEL_CHANGED
 
 NAME = "docs/events.md"
 GOLDEN = sorted(Path(__file__).parents[1].glob("golden/schema-1/*.jsonl"))
@@ -60,7 +61,8 @@ def test_the_lists_of_reasons_are_complete(page: Callable[[str], Any]) -> None:
     own = {*ENVIRONMENT_STOPS, MODEL_STOP, *re.findall(r'stop = "(\w+)"', source), "done", "context"}
     assert [word for word in sorted(own) if f"`{word}`" not in stops] == []
     rows = " ".join(row[0] for row in page(NAME).table("event"))
-    for word in ("pause", "resume", "cancel", STOPPED, OPERATIONAL, "recall_differs", TOPIC):
+    topics = (STOPPED, OPERATIONAL, "recall_differs", TOPIC, CAPABILITIES, MODEL_CHANGED)
+    for word in ("pause", "resume", "cancel", *topics):
         assert f"`{word}`" in rows
 
 
