@@ -84,9 +84,12 @@ end
 if op == 'look' then
   local want, rpm, tpm, cap = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
   local length = tonumber(ARGV[11])
+  local limit = at_once(ARGV[7], ARGV[8], cap)
+  local halved = tonumber(redis.call('HGET', state, 'halved') or 0)
+  -- A command whose reply was lost is sent again.
+  if redis.call('ZSCORE', held, request) then return {1, 0, limit, halved} end
   redis.call('ZREMRANGEBYSCORE', held, '-inf', now)
   local ahead, ahead_tokens = before()
-  local limit = at_once(ARGV[7], ARGV[8], cap)
   local spent = past_tokens(length)
   local wait, blocked = 0, false
   if limit > 0 and redis.call('ZCARD', held) + ahead >= limit then blocked = true end
@@ -117,7 +120,7 @@ if op == 'look' then
   end
   redis.call('HSET', state, 'adaptive', ARGV[7], 'length', length)
   kept()
-  return {blocked and 0 or 1, math.ceil(wait), limit, tonumber(redis.call('HGET', state, 'halved') or 0)}
+  return {blocked and 0 or 1, math.ceil(wait), limit, halved}
 end
 
 if op == 'end' then

@@ -60,7 +60,9 @@ class LocalCounts:
     async def look(self, place: Place, request: str, tokens: int, bounds: Bounds) -> Look:
         """As `Counts.look`."""
         known, now = self._places.setdefault(place, _Known()), self._monotonic()
-        known.adaptive = bounds.adaptive
+        known.adaptive, limit = bounds.adaptive, known.at_once(bounds)
+        if request in known.held:
+            return Look(admitted=True, wait_s=0.0, limit=limit, halved=known.halved)
         known.held = {one: until_s for one, until_s in known.held.items() if until_s > now}
         known.minute = {one: asked for one, asked in known.minute.items() if asked.began_s > now - self._minute_s}
         known.waiting = {one: waits for one, waits in known.waiting.items() if waits.until_s >= now or one == request}
@@ -69,7 +71,6 @@ class LocalCounts:
             if one == request:
                 break
             ahead.append(waits)
-        limit = known.at_once(bounds)
         want = min(tokens, bounds.tokens) if bounds.tokens else tokens
         wait_s = max(self._until_free(known, bounds, ahead, want), known.until_s - now)
         blocked = wait_s > 0 or (limit > 0 and len(known.held) + len(ahead) >= limit)

@@ -10,6 +10,8 @@ Unreachable
 └── RunStopped              nothing on this endpoint can work: no connection, key, quota, unknown model, call after call
 BadInput
 └── NotServed               a run that this process cannot work on: other code, benchmark or embedder
+BudgetSpent
+└── RunSpent                a bound of the run's budget is reached: no further call is made
 ChimeError
 ├── RunEnded                the log ends with `run_finished`: nothing is written after it
 ├── ModelRefused            the endpoint will not answer this request
@@ -20,7 +22,7 @@ ChimeError
 └── EnvironmentFailed       the host answered with an error; it lives on
 """
 
-from events.errors import BadInput, ChimeError, Mismatch, Unreachable
+from events.errors import BadInput, BudgetSpent, ChimeError, Mismatch, Unreachable
 
 
 class MissingBlob(Mismatch):
@@ -71,6 +73,18 @@ class RunStopped(Unreachable):
     def __init__(self, kind: str, reason: str, status: int | None = None) -> None:
         self.kind, self.reason, self.status = kind, reason, status
         super().__init__(reason)
+
+
+class RunSpent(BudgetSpent):
+    """A bound of the run's budget is reached: no further call is made until it is raised.
+
+    `what` is `calls`, `tokens` or `cost` (USD).
+    """
+
+    def __init__(self, what: str, spent: float, bound: float) -> None:
+        self.what, self.spent, self.bound = what, spent, bound
+        told = f"${spent:.4f} of ${bound:g}" if what == "cost" else f"{spent:,.0f} of {bound:,.0f} {what}"
+        super().__init__(f"the budget is spent: {told} (max_{what})")
 
 
 class RunEnded(ChimeError):

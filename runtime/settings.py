@@ -6,7 +6,7 @@ an endpoint is and how patiently it is asked (`EndpointSettings`) may change on 
 
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from runtime.ports import Role
 
@@ -79,6 +79,33 @@ class BudgetSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     #: prompt and answer
     max_tokens: int = 0
     max_calls: int = 0
+
+
+class Price(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """USD per million tokens."""
+
+    input: float
+    output: float
+    #: of a prompt's tokens that the endpoint had read before; unset = as `input`
+    cached: float | UnsetType = UNSET
+
+    def usd(self, prompt: int, completion: int, cached: int = 0) -> float:
+        """What so many tokens cost; `cached` of the prompt's."""
+        seen = min(cached, prompt)
+        kept = self.input if self.cached is UNSET else self.cached
+        return ((prompt - seen) * self.input + seen * kept + completion * self.output) / 1_000_000
+
+
+class Budget(BudgetSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a run may spend, as it is recorded: with the prices that its cost is counted by."""
+
+    #: model -> price; every model of the run where `max_cost` is a bound
+    prices: dict[str, Price] = {}
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nothing is bounded."""
+        return not (self.max_cost or self.max_tokens or self.max_calls)
 
 
 class EpisodeSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -24,7 +24,7 @@ def bounds(requests: int = 0, tokens: int = 0, concurrent: int = 0, *, adaptive:
     return Bounds(requests=requests, tokens=tokens, concurrent=concurrent, adaptive=adaptive)
 
 
-@pytest.fixture(params=["local", "server"])
+@pytest.fixture(params=["local", "redis"])
 def counting(request: pytest.FixtureRequest) -> Callable[..., Any]:
     """Opens the counts under test."""
     if request.param == "local":
@@ -143,6 +143,16 @@ async def test_a_request_larger_than_the_bound_goes_alone(counting: Any) -> None
         assert 0 < small.wait_s <= 0.3
         await anyio.sleep(0.31)
         assert (await counts.look(PLACE, "b", 5000, hundred)).admitted
+
+
+async def test_a_look_whose_answer_was_lost_is_repeated(counting: Any) -> None:
+    """Whoever has its turn is told so again, and does not wait for itself."""
+    async with counting(minute_s=30.0) as counts:
+        one = bounds(1, 10, 1)
+        for _ in range(2):
+            assert (await counts.look(PLACE, "a", 10, one)).admitted
+        [seen] = await counts.seen()
+        assert (seen.held, seen.waiting, seen.requests, seen.tokens) == (1, 0, 1, 10)
 
 
 async def test_a_dead_workers_slot_comes_back(counting: Any) -> None:
