@@ -339,7 +339,7 @@ class _Stages:
         if judged.judgement is None:
             return self._without(judged, judged.degraded or "unreadable", at, scored)
         try:
-            found = await self._experiences(judged.judgement, trajectory)
+            found = await self._experiences(judged.judgement, case)
         except EmbeddingFailed:
             return self._without(judged, "embedding", at, scored)
         diagnosed = Diagnosed(
@@ -384,7 +384,7 @@ class _Stages:
             unread=judged.unread,
         )
 
-    async def _experiences(self, judgement: Judgement, trajectory: Sequence[Message]) -> StageExperiences:
+    async def _experiences(self, judgement: Judgement, case: Case) -> StageExperiences:
         """Both stages' (c_new, e_new), linted and embedded in one request.
 
         Raises:
@@ -398,9 +398,12 @@ class _Stages:
             return StageExperiences()
         texts = [text for _, lesson in lessons for text in (lesson.scenario, lesson.experience)]
         vectors = await ctx.embedder.embed(texts, "document")
+        prompt = ctx.prompts["gate"].system
         found: dict[Stage, Experience] = {}
         for place, (stage, lesson) in enumerate(lessons):
-            reasons = lint(lesson.scenario, lesson.experience, trajectory, ctx.parameters)
+            reasons = lint(
+                lesson.scenario, lesson.experience, case.trajectory, ctx.parameters, plan=case.plan, prompt=prompt
+            )
             found[stage] = Experience(
                 scenario=lesson.scenario,
                 experience=lesson.experience,

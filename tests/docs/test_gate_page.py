@@ -5,7 +5,9 @@ from typing import Any, get_args
 
 from events.ids import Label
 from runtime.diagnosis import REFUSALS, TOLERANCES
+from runtime.hostile import INJECTIONS
 from runtime.label_words import LABEL_WORDS
+from runtime.lint import REASONS
 
 NAME = "docs/gate.md"
 
@@ -13,8 +15,9 @@ NAME = "docs/gate.md"
 def shown(text: str) -> str:
     """`text` as the page shows it: on one line, nothing invisible, no end of a cell."""
     marks = {"\n": "⏎", "\t": "⇥", "|": "\\|"}
-    cells = [marks.get(one, one if one.isprintable() else f"\\u{ord(one):04x}") for one in text]
-    return f"`{''.join(cells)}`"
+    cell = "".join(marks.get(one, one if one.isprintable() else f"\\u{{{ord(one):x}}}") for one in text)
+    cell = f"{cell[:60]}…" if len(cell) > 120 else cell
+    return f"`` {cell} ``" if "`" in cell else f"`{cell}`"
 
 
 def test_every_tolerance_has_its_row(page: Callable[[str], Any]) -> None:
@@ -34,3 +37,10 @@ def test_every_word_for_a_label_is_listed(page: Callable[[str], Any]) -> None:
         [language, *[", ".join(words[label]) for label in get_args(Label)]] for language, words in LABEL_WORDS.items()
     ]
     assert page(NAME).table("language") == rows
+
+
+def test_every_lint_reason_has_its_row(page: Callable[[str], Any]) -> None:
+    """The page lists every reason not to keep a text, and names the languages of its phrases."""
+    rows = [[f"`{one.name}`", one.what, shown(one.example), shown(one.harmless)] for one in REASONS]
+    assert page(NAME).table("reason") == rows
+    assert ", ".join(INJECTIONS) in " ".join(page(NAME).text.split())

@@ -1,0 +1,196 @@
+"""What a text may hold that is meant for somebody else than its reader: a terminal, a browser, a model's template.
+
+Everything is looked for in the text as it stands and in what it can be read as: in Unicode's compatibility form,
+without characters that show nothing, with entities resolved, with letters of other alphabets as those they look like.
+The phrases are a bounded list in ten languages: what is commonly tried, and nobody should rest on it alone. What
+is kept stands in a prompt as data between marks (`runtime.prompting`).
+"""
+
+import html
+import re
+import unicodedata
+from collections.abc import Iterator
+
+#: Unicode's direction marks
+_BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+#: line and paragraph separators end a line like a line feed, for some readers only
+_BREAKS = frozenset("\u2028\u2029")
+#: letters that show nothing, variation selectors beside those of emoji, and the plane of tags
+_UNSEEN = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0\ufe00-\ufe0d\U000e0000-\U000e0fff]")
+#: joiners that scripts and emoji need, one at a time
+_JOINERS = "\u200c\u200d"
+_JOINED = re.compile(f"[{_JOINERS}]{{2,}}")
+
+#: letters of Cyrillic and Greek that look like a Latin one
+_LOOKALIKES = str.maketrans(
+    "аеорсухіјѕһԁԛԝвнкмтАЕОРСУХІЈЅНКМТВοναικρτυχΑΒΕΖΗΙΚΜΝΟΡΤΥΧ",
+    "aeopcyxijshdqwbhkmtAEOPCYXIJSHKMTBovaikptuxABEZHIKMNOPTYX",
+)
+_LATIN_WORD = re.compile(r"[^\W\d_]*[a-zA-Z][^\W\d_]*")
+
+_ANSI = re.compile(
+    r"\x1b|\x9b|[\u241b\u2409]\[|\\(?:x1b|033|e|u001b|u\{1b\}|27)\s?[\[\]]|%1b(?:\[|%5b)|\^\[\[|&#(?:27|x0*1b);",
+    re.IGNORECASE,
+)
+_HTML = re.compile(
+    r"""<\s{0,9}/?\s{0,9}(?:script|img|image|iframe|svg|style|object|embed|form|meta|link|body|html|head|div|span|input
+        |button|video|audio|base|math|template|textarea|marquee|details|a\s)\b
+      | <!--|<!\[CDATA\[|<\?(?:xml|php)|<[a-z][\w:-]{0,40}\s[^<>]{0,200}=\s{0,9}["']
+      | \bon(?:error|load|click|mouseover|focus)\s{0,9}=""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_LINK = re.compile(
+    r"""\b(?:https?|ftp|wss?|file)://\S|\b(?:javascript|vbscript):\S|\bdata:[a-z]+/[a-z0-9.+-]+[;,]
+      | !?\[[^\]\n]{0,200}\]\(\s{0,9}(?:[a-z][a-z0-9+.-]{0,20}:|//|www\.)""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_ROLE = re.compile(
+    r"""<\|[^|<>\n]{1,60}\|>|\[/?(?:INST|SYSTEM_PROMPT|TOOL_CALLS|AVAILABLE_TOOLS|TOOL_RESULTS|ASSISTANT)\]|<</?SYS>>
+      | </?(?:s|bos|eos|pad|unk|think|thinking|reasoning|tool_calls?|tool_response|function_calls?|function_response)>
+      | </?(?:start_of_turn|end_of_turn|start_of_image|end_of_utterance|begin_of_text|end_of_text|system|assistant)>
+      | ^[ \t>*#]{0,20}(?:system|assistant|developer|human|instruction|response|ipython)[ \t*]{0,5}:
+      | ^[ \t]{0,20}\#{2,3}[ \t]{0,5}(?:system|assistant|instructions?|response|human|user)\b[ \t]{0,5}:?[ \t]{0,5}$""",
+    re.IGNORECASE | re.VERBOSE | re.MULTILINE,
+)
+_SECTION = re.compile(
+    r"<\s{0,9}/?\s{0,9}(?:task|experiences|plan|trajectory|outcome|policy|tools|existing|new)\s{0,9}>"
+    r"|\[\s{0,9}[PE]\s{0,9}[0-9]{1,4}\s{0,9}\]",
+    re.IGNORECASE,
+)
+_SECRET = re.compile(
+    r"""\b(?:sk|pk|rk)-[\w-]{12,}|\b(?:gh[opsu]|github_pat|glpat|xox[abp]|gsk|nvapi|hf)[_-]\w{12,}
+      | \bAIza[\w-]{30,}|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\beyJ[\w-]{8,}\.[\w-]{8,}|-----BEGIN\s[A-Z ]{0,30}KEY
+      | \b(?:bearer|basic)\s+[\w.~+/=-]{16,}
+      | \b(?:api[_ -]?key|password|passwd|client[_-]secret|(?:access|refresh|auth|session)[_-]token)
+        ["']?\s{0,9}[:=]\s{0,9}["']?(?=[^\s"']{0,60}[0-9])[^\s"']{8,}
+      | [a-z][a-z0-9+.-]{1,20}://[^\s:@/]{1,60}:[^\s@/]{1,100}@""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_RUN = re.compile(r"[A-Za-z0-9+/_=-]{48,}")
+_HEX = re.compile(
+    r"\b[0-9a-f]{40,}\b|(?:\\x[0-9a-f]{2}|%[0-9a-f]{2}|\\u[0-9a-f]{4}|&#x?[0-9a-f]{1,6};){6,}", re.IGNORECASE
+)
+
+#: language -> phrases that speak to a model about its instructions instead of about the task
+INJECTIONS: dict[str, tuple[str, ...]] = {
+    "English": (
+        r"\b(?:ignore|disregard|forget|override|bypass|skip)\s+(?:all\s+|any\s+)?(?:of\s+)?(?:the\s+|your\s+|these\s+|my\s+)?"
+        r"(?:(?:previous|prior|earlier|above|preceding|other|system|original|initial)\s+)+"
+        r"(?:instructions?|prompts?|rules?|messages?|directions?|guidelines?)",
+        r"\b(?:ignore|disregard|forget|override)\s+(?:all|everything|anything)\s+(?:you\s+were\s+told|above|before)",
+        r"\b(?:ignore|disregard|forget|override)\s+(?:all\s+)?(?:your|the\s+given)\s+(?:instructions|rules|guidelines)",
+        r"\byou\s+are\s+now\s+(?:an?\s|in\s+(?:developer|debug|admin|god|jailbreak)\s+mode)",
+        r"\b(?:system|developer)\s+prompt\b",
+        r"\b(?:reveal|print|repeat|output|show)\s+(?:your|the)\s+(?:instructions|prompt|secrets?|api\s+key)",
+        r"\bnew\s+(?:system\s+)?instructions?\s*:",
+        r"\b(?:pretend|act)\s+(?:to\s+be|as\s+if\s+you|as\s+an?\s+(?:unrestricted|different|jailbroken))",
+        r"\bdo\s+anything\s+now\b|\bjailbreak",
+        r"\bthis\s+(?:memory|experience|rule|note)\s+(?:overrides|takes\s+precedence|has\s+priority)",
+        r"\b(?:do\s+not|don't|never)\s+tell\s+the\s+(?:user|evaluator|operator)\b",
+        r"\b(?:send|forward|post|upload)\s+(?:the|all|your)\s+(?:conversation|history|secrets?|credentials|keys)\b",
+    ),
+    "German": (
+        r"\b(?:ignoriere|ignorier|vergiss|missachte)\s+(?:alle\s+|sämtliche\s+)?(?:deine\s+|die\s+)?"
+        r"(?:vorherigen|vorigen|bisherigen|obigen|früheren)\s+\w*(?:anweisung|instruktion|regel|befehl)\w*",
+        r"\bdu\s+bist\s+(?:jetzt|nun|ab\s+jetzt)\s+(?:ein|eine)\b",
+    ),
+    "French": (
+        r"\b(?:ignore[zr]?|oublie[zr]?)\s+(?:toutes\s+)?(?:les|tes|vos|ces)\s+(?:instructions|consignes|règles)\s+"
+        r"(?:précédentes|antérieures|ci-dessus)",
+        r"\b(?:tu\s+es|vous\s+êtes)\s+(?:maintenant|désormais)\s+une?\b",
+    ),
+    "Spanish": (
+        r"\b(?:ignor[ae]|olvid[ae]|descart[ae])\s+(?:todas\s+)?(?:las|tus|sus)\s+(?:instrucciones|reglas|órdenes)\s+"
+        r"(?:anteriores|previas)",
+        r"\bahora\s+eres\s+un[ao]?\b",
+    ),
+    "Portuguese": (
+        r"\b(?:ignore|esqueça|desconsidere)\s+(?:todas\s+)?(?:as\s+)?(?:suas\s+)?(?:instruções|regras)\s+"
+        r"(?:anteriores|prévias)",
+    ),
+    "Italian": (
+        r"\b(?:ignora|dimentica)\s+(?:tutte\s+)?(?:le\s+|tutte\s+le\s+)?(?:tue\s+)?(?:istruzioni|regole)\s+precedenti",
+    ),
+    "Russian": (
+        r"\b(?:игнорируй|игнорируйте|забудь|забудьте)\s+(?:все\s+)?(?:предыдущие|прошлые|прежние)\s+"
+        r"(?:инструкции|указания|правила|команды)",
+    ),
+    "Chinese": (
+        r"(?:忽略|无视|無視|忘记|忘記|不要理会)(?:掉)?(?:你)?(?:所有|全部|一切)?(?:的)?(?:之前|以上|先前|前面|上述|此前)(?:的)?(?:所有|全部)?(?:的)?"
+        r"(?:指令|指示|提示|规则|規則|命令)",
+        r"你现在是一[个名位]|系统提示词",
+    ),
+    "Japanese": (
+        r"(?:これまで|以前|前|上記|先ほど)の(?:すべての|全ての)?(?:指示|命令|ルール|プロンプト)を(?:すべて|全て)?(?:無視|忘れ)",
+        r"システムプロンプト",
+    ),
+    "Korean": (r"(?:이전|위의|앞의)\s*(?:모든\s*)?(?:지시|명령|규칙|지침)\S{0,3}\s*(?:모두\s*)?(?:무시|잊)",),
+}  # fmt: skip
+_INJECTION = re.compile("|".join(one for phrases in INJECTIONS.values() for one in phrases), re.IGNORECASE)
+
+
+def findings(text: str) -> Iterator[tuple[str, bool]]:
+    """Each of the reasons of `runtime.lint` that asks the text alone, and whether it holds."""
+    # Of printable ASCII text, none of these.
+    suspect = "" if text.isascii() and text.replace("\n", "").replace("\t", "").isprintable() else text
+    yield "control_character", any(_is_control(one) for one in suspect)
+    yield "bidi_character", any(one in _BIDI for one in suspect)
+    yield "invisible_character", bool(suspect) and _hides(suspect)
+    yield "homoglyph", bool(suspect) and any(_is_mixed(word) for word in _LATIN_WORD.findall(plain(suspect)))
+    readings = _readings(text)
+    for reason, pattern in _PATTERNS.items():
+        yield reason, any(pattern.search(one) for one in readings)
+    yield "blob", any(_is_encoded(run) for run in _RUN.findall(text)) or _HEX.search(text) is not None
+
+
+_PATTERNS = {
+    "ansi_escape": _ANSI,
+    "html": _HTML,
+    "link": _LINK,
+    "injection": _INJECTION,
+    "role_marker": _ROLE,
+    "section_mark": _SECTION,
+    "secret": _SECRET,
+}
+
+
+def plain(text: str) -> str:
+    """`text` in compatibility form, without what shows nothing."""
+    if text.isascii():
+        return text
+    return "".join(one for one in unicodedata.normalize("NFKC", text) if not _is_unseen(one) and one not in _JOINERS)
+
+
+def _readings(text: str) -> list[str]:
+    """All that `text` can be read as, itself first."""
+    read = [text, plain(text)]
+    read += [plain(html.unescape(one)) for one in read if "&" in one]
+    read += [one.translate(_LOOKALIKES) for one in read if not one.isascii()]
+    return list(dict.fromkeys(read))
+
+
+def _is_control(one: str) -> bool:
+    return (unicodedata.category(one) == "Cc" and one not in "\n\t") or one in _BREAKS
+
+
+def _is_unseen(one: str) -> bool:
+    return (unicodedata.category(one) in ("Cf", "Co") and one not in _JOINERS) or _UNSEEN.match(one) is not None
+
+
+def _hides(text: str) -> bool:
+    return any(_is_unseen(one) and one not in _BIDI for one in text) or _JOINED.search(text) is not None
+
+
+def _is_mixed(word: str) -> bool:
+    """Whether a Latin word holds letters of another alphabet that look like Latin ones: `μs` does not."""
+    latin = sum(one.isascii() for one in word)
+    return latin >= 2 and latin < len(word) and any(ord(one) in _LOOKALIKES for one in word)
+
+
+def _is_encoded(run: str) -> bool:
+    """Whether a long run is no path or name made of words."""
+    return (
+        any(map(str.isdigit, run))
+        and run.lower() != run != run.upper()
+        and max(map(len, re.split(r"[/_-]", run))) >= 24
+    )
