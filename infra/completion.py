@@ -1,50 +1,136 @@
-"""A completion's bytes as a `ChatAnswer`: the shape of what came is checked before anything else."""
+"""A completion's bytes as a `ChatAnswer`: the shape of what came is checked before anything else.
+
+What is no completion is `Failed`, with what it is instead. What is one is read for what it holds, and what was odd
+about it is flagged (`FLAGS`); nothing is guessed: of a field that stands twice nobody can say which is meant.
+"""
 
 import json
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from infra.model_errors import Failed, malformed, object_in, of_error_object
+from infra.model_errors import Failed, Failure, malformed, object_in, of_error_object, of_object_without_choices
+from infra.thinking import texts_in, thought_in, told_apart
+from runtime.code_spans import last_fence
+from runtime.json_values import misfit, read_json
 from runtime.logger import Logger
 from runtime.ports import CallKey, ChatAnswer, ChatRequest, TokenUsage, ToolCall
 
 _log = Logger("chime.model")
 
-#: how much of a name that a server gives is kept, characters
-_NAME_CHARS = 200
+#: what `ChatAnswer.flags` may say of a completion
+FLAGS = {
+    "answer_in_reasoning": "there was no answer, and the thinking was the JSON object that was asked for",
+    "thinking_in_answer": "thinking stood in the answer, and was taken out",
+    "choices": "there were several choices; the first was read",
+    "function_call": "the call came in the form that tool calls have replaced",
+    "tool_calls": "the tool calls had a form that nobody can read, and were left out",
+    "parts": "parts of the answer are of a kind that holds no text, and were left out",
+    "stop_token": "the answer ended with the token that ends answers",
+    "name": "a name or id held characters that names do not have, or was too long",
+}
 
-#: thinking that no parser of the server's has taken out of the answer; without an end where the answer was cut off
-_THOUGHT = re.compile(r"\A\s*<think>(.*?)(?:</think>\s*|\Z)", re.DOTALL)
+#: finish_reason as servers word it -> ours
+FINISHES = {
+    **dict.fromkeys(
+        ("stop", "eos", "eos_token", "end", "end_turn", "stop_sequence", "stop_token", "complete", "completed", "done"),
+        "stop",
+    ),
+    **dict.fromkeys(
+        ("length", "max_tokens", "max_output_tokens", "max_new_tokens", "max_length", "model_length", "token_limit",
+         "model_context_window_exceeded"),
+        "length",
+    ),
+    **dict.fromkeys(("tool_calls", "tool_call", "tool_use", "function_call"), "tool_calls"),
+    **dict.fromkeys(
+        ("content_filter", "content_filtered", "safety", "image_safety", "recitation", "blocklist", "language",
+         "prohibited_content", "spii", "guardrail_intervened", "sensitive", "moderation"),
+        "content_filter",
+    ),
+    **dict.fromkeys(("refusal", "refused"), "refusal"),
+}  # fmt: skip
+#: finish_reason of an answer that the server broke off: no whole one, whatever it holds
+BROKEN_OFF = frozenset(
+    {"error", "abort", "aborted", "cancelled", "canceled", "network_error", "insufficient_system_resource"}
+)
+
+#: how much of a name that a server gives is kept, and of an id and of a finish_reason, characters
+_NAME_CHARS, _ID_CHARS, _WORD_CHARS = 200, 100, 40
+#: how much of a call that cannot be read is shown to whoever complains, characters
+_RAW_CHARS = 500
+#: fields that are read: where one of them stands twice with different values, the answer is nobody's
+_READ = frozenset(
+    {"choices", "message", "content", "tool_calls", "function_call", "function", "name", "arguments", "finish_reason"}
+    | {"refusal", "error", "type", "text"}
+)
+#: tokens that end an answer, left there by servers that do not know their model's
+_STOP_TOKEN = re.compile(
+    r"(?:<\|(?:im_end|eot_id|eom_id|endoftext|end|return|end_of_text)\|>|</s>|<end_of_turn>|<｜end▁of▁sentence｜>)\s*\Z"
+)
+
+
+class _Doubled(dict[str, Any]):
+    """A JSON object with names that stand twice and say different things."""
+
+    names: frozenset[str] = frozenset()
+
+
+@dataclass(slots=True)
+class _Message:
+    """What a message's content comes to, whatever its form."""
+
+    text: str = ""
+    refusal: str = ""
+    thought: str = ""
+    flags: set[str] = field(default_factory=set)
 
 
 def completion(body: bytes, request: ChatRequest, key: CallKey, now: datetime) -> ChatAnswer:
     """The answer in a completion's bytes, whatever else a server put there.
 
+    Args:
+        body: of a response with a status of 2xx.
+        request: what was asked.
+        key: of the call, for log lines and ids.
+        now: what a date in an error is compared with.
+
     Raises:
         Failed: it is none; what it is instead.
     """
+    try:
+        return _answer(body, request, key, now)
+    except RecursionError as error:
+        raise Failed(malformed("its JSON is nested too deep")) from error
+
+
+def _answer(body: bytes, request: ChatRequest, key: CallKey, now: datetime) -> ChatAnswer:
     plain, choice, message = _parts(body, now)
-    content = _text(message.get("content"))
-    reasoning = _text(message.get("reasoning_content") or message.get("reasoning"))
-    if thought := _THOUGHT.match(content):
-        content, reasoning = content[thought.end() :], reasoning + thought[1].strip()
-    if request.schema is not None and not content.strip() and _is_object(reasoning):
-        _log.info("answer_in_reasoning", call=key.id, run_id=key.run)
-        content = reasoning
-    calls = _tool_calls(message.get("tool_calls"), key)
-    finish = _text(choice.get("finish_reason"))[:_NAME_CHARS] or ("tool_calls" if calls else "stop")
-    if not content and not calls and (refusal := _text(message.get("refusal"))):
-        content, finish = refusal, "content_filter"
+    read = _content(message)
+    if len(plain["choices"]) > 1:
+        read.flags.add("choices")
+    calls = _tool_calls(message, key, read.flags)
+    if request.schema is not None and not read.text.strip() and not calls and not read.refusal:
+        read.text = _answer_in(read.thought, request.schema, read.flags)
+    finish = _finish(choice)
+    if read.refusal.strip():
+        read.text, finish = read.refusal, "refusal"
+    if read.flags:
+        _log.info("odd_answer", call=key.id, run_id=key.run, flags=sorted(read.flags))
     return ChatAnswer(
-        content=content,
+        content=read.text,
         tool_calls=calls,
-        finish_reason=finish,
+        finish_reason=finish or ("tool_calls" if calls else "stop"),
         usage=_usage(plain.get("usage")),
-        model=_text(plain.get("model"))[:_NAME_CHARS],
-        fingerprint=_text(plain.get("system_fingerprint"))[:_NAME_CHARS],
-        reasoning=reasoning,
+        model=_named(plain.get("model"), _NAME_CHARS),
+        fingerprint=_named(plain.get("system_fingerprint"), _NAME_CHARS),
+        reasoning=read.thought,
+        flags=sorted(read.flags),
     )
+
+
+# -- shape -------------------------------------------------------------------------------------------------------------
 
 
 def _parts(body: bytes, now: datetime) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
@@ -53,53 +139,211 @@ def _parts(body: bytes, now: datetime) -> tuple[dict[str, Any], dict[str, Any], 
     Raises:
         Failed: one of them is missing or of another type, or there is an error in its place.
     """
-    plain = object_in(body)
+    plain = _certain(_loaded(body))
     choices = plain.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices else None
-    if told := plain.get("error") or (isinstance(choice, dict) and choice.get("error")):
-        raise Failed(of_error_object(told, now))
+    for told in (plain.get("error"), choice.get("error") if isinstance(choice, dict) else None):
+        if told:
+            raise Failed(of_error_object(told, now))
+    if not choices:
+        raise Failed(of_object_without_choices(plain, now))
     if not isinstance(choice, dict):
-        raise Failed(malformed("no choices"))
-    message = choice.get("message")
+        raise Failed(malformed(f"choices are {_kind(choices)}, not a list of objects"))
+    message = _certain(choice).get("message")
     if not isinstance(message, dict):
-        raise Failed(malformed("no message in the first choice"))
-    return plain, choice, message
+        instead = next((one for one in ("text", "delta") if one in choice), "")
+        what = {"text": "a completion of the older kind", "delta": "a piece of a stream"}.get(instead, "no message")
+        raise Failed(malformed(f"{what} in the first choice"))
+    return plain, choice, _certain(message)
+
+
+def _loaded(body: bytes) -> dict[str, Any]:
+    """Raises: Failed: no JSON object."""
+    try:
+        plain = json.loads(body, object_pairs_hook=_fields)
+    except (ValueError, RecursionError):
+        # Says what there is instead.
+        return object_in(body)
+    return plain if isinstance(plain, dict) else object_in(body)
+
+
+def _fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) == len(pairs):
+        return fields
+    doubled = _Doubled(fields)
+    doubled.names = frozenset(name for name, value in pairs if value != fields[name])
+    return doubled
+
+
+def _certain(fields: dict[str, Any]) -> dict[str, Any]:
+    """Raises: Failed: a field that is read stands twice, with different values."""
+    if isinstance(fields, _Doubled) and (names := sorted(fields.names & _READ)):
+        raise Failed(malformed(f"the field {names[0]} stands twice"))
+    return fields
+
+
+def _kind(value: object) -> str:
+    return "null" if value is None else type(value).__name__
+
+
+# -- content and thinking ----------------------------------------------------------------------------------------------
+
+
+def _content(message: dict[str, Any]) -> _Message:
+    """Raises: Failed: the content is neither text, nor parts, nor null."""
+    given = message.get("content")
+    read = _Message(refusal=_text(message.get("refusal")))
+    thoughts = [_text(thought_in(message))]
+    if isinstance(given, str):
+        read.text = _text(given)
+    elif isinstance(given, list | dict):
+        for part in given if isinstance(given, list) else [given]:
+            _add_part(part, read, thoughts)
+    elif given is not None:
+        raise Failed(malformed(f"the content is {_kind(given)}, not text"))
+    spoken = told_apart(read.text)
+    if spoken.answer != read.text:
+        read.flags.add("thinking_in_answer")
+        thoughts.append(spoken.thought)
+        read.text = spoken.answer
+    if (bare := _STOP_TOKEN.sub("", read.text)) != read.text:
+        read.flags.add("stop_token")
+        read.text = bare.rstrip()
+    read.thought = "\n\n".join(dict.fromkeys(filter(None, thoughts)))
+    return read
+
+
+def _add_part(part: object, read: _Message, thoughts: list[str]) -> None:
+    """Put one part of a message's content where it belongs."""
+    if isinstance(part, str):
+        read.text += _text(part)
+        return
+    if not isinstance(part, dict):
+        read.flags.add("parts")
+        return
+    kind = str(_certain(part).get("type", "text"))
+    text = part.get("text")
+    if isinstance(text, dict):
+        text = text.get("value")
+    if kind == "refusal":
+        read.refusal += _text(part.get("refusal") or text)
+    elif "thinking" in kind or "reasoning" in kind or part.get("thought") is True:
+        thoughts.append("".join(map(_text, texts_in(part))))
+    elif kind in ("text", "output_text") and isinstance(text, str):
+        read.text += _text(text)
+    else:
+        read.flags.add("parts")
+
+
+def _answer_in(thought: str, schema: dict[str, Any], flags: set[str]) -> str:
+    """The object that was asked for, where the thinking is nothing else, fence and think mark aside; "" otherwise."""
+    told = told_apart(thought)
+    text = (told.answer if told.thought else thought).strip()
+    fence = last_fence(text)
+    if fence is not None and not fence[0].strip():
+        text = fence[2]
+    try:
+        value = read_json(text)
+    except (ValueError, RecursionError):
+        return ""
+    if not isinstance(value, dict) or not value or misfit(value, schema) is not None:
+        return ""
+    flags.add("answer_in_reasoning")
+    return text
+
+
+def _finish(choice: dict[str, Any]) -> str:
+    """Why the answer ended, in our words where we have one; "" where nothing is said.
+
+    Raises:
+        Failed: the server broke it off.
+    """
+    word = _named(choice.get("finish_reason"), _WORD_CHARS).strip()
+    known = re.sub(r"[\s-]+", "_", word.lower())
+    if known in BROKEN_OFF:
+        reason = f"200, but the answer was broken off: {word}"
+        raise Failed(Failure(kind="unavailable", action="retry", reason=reason, status=200))
+    return FINISHES.get(known, word)
 
 
 def _text(given: object) -> str:
-    """Text from a string or a list of parts, in characters that UTF-8 has; "" for anything else."""
-    if isinstance(given, list):
-        parts = (one.get("text") if isinstance(one, dict) else one for one in given)
-        given = "".join(part for part in parts if isinstance(part, str))
+    """A text in characters that UTF-8 has; "" for anything else."""
     return given.encode("utf-8", "replace").decode() if isinstance(given, str) else ""
 
 
-def _is_object(text: str) -> bool:
-    try:
-        return isinstance(json.loads(text), dict)
-    except (ValueError, RecursionError):
-        return False
+def _named(given: object, longest: int) -> str:
+    """A name that can be shown and kept: what names do not have is U+FFFD, so that it never becomes another name."""
+    text = "".join(one if one.isprintable() else "\ufffd" for one in _text(given)[: longest + 1])
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
-def _tool_calls(given: object, key: CallKey) -> list[ToolCall]:
-    """Every call with a name; an id that is missing or doubled is replaced by one of ours."""
+# -- tool calls --------------------------------------------------------------------------------------------------------
+
+
+def _tool_calls(message: dict[str, Any], key: CallKey, flags: set[str]) -> list[ToolCall]:
+    """Every call; one that cannot be read is a call without a name, so that nobody takes the rest for all of them."""
+    given = message.get("tool_calls")
+    if not given and isinstance(legacy := message.get("function_call"), dict) and legacy:
+        flags.add("function_call")
+        given = [{"function": legacy}]
+    if isinstance(given, dict) and given:
+        given = [given]
+    if not isinstance(given, list):
+        if given:
+            flags.add("tool_calls")
+        return []
     calls: list[ToolCall] = []
     ids: set[str] = set()
-    for place, one in enumerate(given if isinstance(given, list) else (), 1):
-        function = one.get("function") if isinstance(one, dict) else None
-        if not isinstance(function, dict) or not (name := _text(function.get("name"))):
-            continue
-        arguments = function.get("arguments")
-        if not isinstance(arguments, str):
-            arguments = json.dumps(arguments if arguments is not None else {}, ensure_ascii=False)
-        id_ = _text(one.get("id"))
+    for place, one in enumerate(given, 1):
+        call = _tool_call(one, flags)
+        id_ = call.id
         if not id_ or id_ in ids:
             id_ = f"call-{key.ordinal}-{place}"
             while id_ in ids:
                 id_ += "+"
         ids.add(id_)
-        calls.append(ToolCall(id=id_, name=name, arguments=_text(arguments)))
+        calls.append(ToolCall(id=id_, name=call.name, arguments=call.arguments))
     return calls
+
+
+def _tool_call(given: object, flags: set[str]) -> ToolCall:
+    """One call; its id "" where the server gives none that can be one, its name "" where the call cannot be read.
+
+    Raises:
+        Failed: a field stands twice.
+    """
+    outer = _certain(given) if isinstance(given, dict) else {}
+    function = next((outer[one] for one in ("function", "custom") if isinstance(outer.get(one), dict)), outer)
+    name = _named(_certain(function).get("name"), _NAME_CHARS)
+    if not name:
+        return ToolCall(id="", name="", arguments=_written(given)[:_RAW_CHARS])
+    id_ = _named(outer.get("id"), _ID_CHARS)
+    # Gigantic or with control characters: it is an id to nobody.
+    if id_ != outer.get("id"):
+        id_ = ""
+    if name != function["name"]:
+        flags.add("name")
+    arguments = next((function[one] for one in ("arguments", "parameters", "input") if one in function), None)
+    if any(isinstance(one, _Doubled) for one in _objects(arguments)):
+        raise Failed(malformed(f"an argument of {name} stands twice"))
+    return ToolCall(id=id_, name=name, arguments="{}" if arguments is None else _written(arguments))
+
+
+def _written(value: object) -> str:
+    return _text(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+
+
+def _objects(value: object) -> Iterator[object]:
+    """Every object in `value`."""
+    if isinstance(value, dict):
+        yield value
+    if isinstance(value, dict | list):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from _objects(one)
+
+
+# -- usage -------------------------------------------------------------------------------------------------------------
 
 
 def _usage(given: object) -> TokenUsage:

@@ -1,11 +1,11 @@
-"""Answers that are odd: read for what they hold."""
+"""Answers that are odd, over a wire: read for what they hold. The tables are in `tests/infra/test_completion.py`."""
 
 from typing import Any
 
 import pytest
-from scripted_endpoint import ASKING_SCHEMA, asking, completion
+from scripted_endpoint import asking, completion
 
-from runtime.ports import TokenUsage, ToolCall
+from runtime.ports import TokenUsage
 
 
 def called(*calls: Any) -> bytes:
@@ -44,15 +44,6 @@ async def test_arguments_are_text_whatever_came() -> None:
     assert [one.arguments for one in answer.tool_calls] == ['{"room": "Küche"}', "{}", '{"room": ', "{}"]
 
 
-@pytest.mark.parametrize("given", [{"id": "a"}, {"id": "a", "function": {"arguments": "{}"}}, None, "look"])
-async def test_a_tool_call_without_a_name_is_none(given: Any) -> None:
-    """It is left out; the ones beside it stay."""
-    good = {"id": "b", "function": {"name": "look", "arguments": "{}"}}
-    async with asking(called(given, good)) as asked:
-        answer = await asked.complete()
-    assert answer.tool_calls == [ToolCall(id="b", name="look", arguments="{}")]
-
-
 @pytest.mark.parametrize("given", [None, {}, "look()", 3])
 async def test_tool_calls_of_another_type_are_none(given: Any) -> None:
     """The answer has its content and no calls."""
@@ -78,49 +69,3 @@ async def test_usage_is_what_can_be_a_count(given: Any, expected: TokenUsage) ->
     """Everything else is unknown, not 0."""
     async with asking(completion(usage=given)) as asked:
         assert (await asked.complete()).usage == expected
-
-
-@pytest.mark.parametrize("given", [None, "", 3, {"reason": "stop"}])
-async def test_a_missing_finish_reason_follows_from_the_answer(given: Any) -> None:
-    """`tool_calls` where there are some, `stop` elsewhere."""
-    call = {"id": "a", "function": {"name": "look", "arguments": "{}"}}
-    for message, expected in (({"content": "fine"}, "stop"), ({"tool_calls": [call]}, "tool_calls")):
-        async with asking(completion(choices=[{"message": message, "finish_reason": given}])) as asked:
-            assert (await asked.complete()).finish_reason == expected
-
-
-@pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
-async def test_json_in_the_reasoning_is_the_answer_where_there_is_no_other(name: str) -> None:
-    """Only with a schema asked for, no content, and an object there."""
-    async with asking(completion({"content": None, name: '{"plan": "x"}'})) as asked:
-        assert (await asked.complete(ASKING_SCHEMA)).content == '{"plan": "x"}'
-        plain = await asked.complete()
-    assert (plain.content, plain.reasoning) == ("", '{"plan": "x"}')
-    for message in ({"content": "fine", name: '{"plan": "x"}'}, {"content": "fine", name: "hm"}):
-        async with asking(completion(message)) as asked:
-            assert (await asked.complete(ASKING_SCHEMA)).content == "fine"
-    async with asking(completion({"content": "", name: "let me think"})) as asked:
-        assert (await asked.complete(ASKING_SCHEMA)).content == ""
-
-
-@pytest.mark.parametrize(
-    ("said", "content", "reasoning"),
-    [
-        ("<think>\nhm <b>\n</think>\n\nyes", "yes", "hm <b>"),
-        ("<think></think>yes", "yes", ""),
-        ("\n<think>cut o", "", "cut o"),
-        ("the tag <think>x</think>", "the tag <think>x</think>", ""),
-    ],
-)
-async def test_thinking_in_front_of_the_answer_is_no_part_of_it(said: str, content: str, reasoning: str) -> None:
-    """A server without a parser for thinking leaves it in the content; a tag further on is the model's own."""
-    async with asking(completion({"content": said})) as asked:
-        answer = await asked.complete()
-    assert (answer.content, answer.reasoning) == (content, reasoning)
-
-
-async def test_a_refusal_is_an_answer() -> None:
-    """What the model says instead of an answer, marked as filtered."""
-    async with asking(completion({"content": None, "refusal": "I cannot help."})) as asked:
-        answer = await asked.complete()
-    assert (answer.content, answer.finish_reason) == ("I cannot help.", "content_filter")
