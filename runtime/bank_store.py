@@ -1,6 +1,6 @@
 """The protocol of a store that mirrors a run's banks: what it is told, and what it answers. No episode sees it."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -58,6 +58,19 @@ class BankStore(Protocol):
 
     Every method raises Unreachable where the store does not answer.
     """
+
+    @property
+    def unseen(self) -> bool:
+        """Whether the connection to it is another one than when `recheck` last looked: what was there may be gone."""
+        ...
+
+    async def recheck(self, held: Mapping[Stage, Collection[MemoryId]]) -> None:
+        """Rows of all these items are there, and so is what we wrote last; looks only where it is `unseen`.
+
+        Raises:
+            DoubtfulAnswer: they are not: somebody has put the store back to how it was a while ago.
+        """
+        ...
 
     async def apply(self, change: BankChange) -> None:
         """Write what is new, then publish `change.version`. A change that the store has already is harmless.

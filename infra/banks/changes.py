@@ -6,8 +6,9 @@ from msgspec.structs import replace
 
 from events.bank import Banks, Item
 from events.errors import VersionGap
-from events.ids import BankVersion, MemoryId
+from events.ids import STAGES, BankVersion, MemoryId, Stage
 from events.operations import Discarded, Ignored, Inserted, Merged, Operation, Pruned, ValueUpdated
+from infra.banks.prunes import stage_of
 from runtime.bank_store import BankChange, Row
 from runtime.ports import Basis
 
@@ -55,6 +56,21 @@ def change_of(before: BankVersion, banks: Banks, operations: Sequence[Operation]
 def rows_of(banks: Banks, ids: Iterable[MemoryId]) -> list[Row]:
     """Those of `ids` that are live, as rows."""
     return [row_of(banks, item) for one in ids if (item := banks.get(one)) is not None]
+
+
+def held(banks: Banks, pruned: Iterable[MemoryId]) -> dict[Stage, set[MemoryId]]:
+    """The items whose rows a store of `banks` holds, by the stage that they were born in.
+
+    Args:
+        banks: the version that is published.
+        pruned: what it lacks and an older version that somebody may read has.
+    """
+    found: dict[Stage, set[MemoryId]] = {stage: set() for stage in STAGES}
+    for item in banks:
+        found[item.bank].add(item.id)
+    for one in pruned:
+        found[stage_of(one)].add(one)
+    return found
 
 
 def lost(older: Banks, newer: Banks) -> list[MemoryId]:

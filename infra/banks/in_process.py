@@ -1,6 +1,6 @@
 """A bank store in memory: rows of all versions, searched exactly. What every other store is held against."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -37,6 +37,14 @@ class InProcessBank:
         self._prunes = Prunes()
         self._waiting: dict[MemoryId, Row] = {}
         self._newest: BankVersion | None = None
+
+    @property
+    def unseen(self) -> bool:
+        """As `BankStore.unseen`: there is no connection that could be lost."""
+        return False
+
+    async def recheck(self, held: Mapping[Stage, Collection[MemoryId]]) -> None:
+        """As `BankStore.recheck`."""
 
     async def apply(self, change: BankChange) -> None:
         """As `BankStore.apply`."""

@@ -16,8 +16,8 @@ from events.errors import BadInput, Mismatch, Unreachable, VersionGap
 from events.ids import BankVersion, MemoryId
 from events.operations import Operation, Pruned
 from events.window import Window
-from infra.banks.changes import change_of, joined, lost, whole
-from infra.banks.errors import DeadGeneration, UncleanWrite
+from infra.banks.changes import change_of, held, joined, lost, whole
+from infra.banks.errors import DeadGeneration, DoubtfulAnswer, UncleanWrite
 from infra.banks.generations import Generation, RunGenerations
 from infra.banks.prunes import Prunes
 from infra.banks.serving import BankServer
@@ -210,6 +210,8 @@ class Mirror:
         due = self._clock.monotonic() - self._kept_at >= _KEEP_S
         if due:
             await self._look()
+        if self._store is not None and self._store.unseen:
+            await self._recheck(self._window, self._store)
         if self._doubt:
             _log.warning("bank_doubted", run_id=self._generations.run, reason=self._doubt)
             if self._generation is not None:
@@ -233,6 +235,18 @@ class Mirror:
             raise DeadGeneration(self._generation.name)
         if (serving := standing.serving) is not None and serving.doubt and serving.generation == self._generation.name:
             self._doubt = serving.doubt
+
+    async def _recheck(self, window: Window, store: BankStore) -> None:
+        """The server was gone: whether what it has is what we wrote, and not what it was a while ago."""
+        banks = window.at(self._published) if self._published is not None else None
+        if banks is None:
+            self._doubt = self._doubt or "the connection was lost, and nobody knows what it should hold"
+            return
+        pruned = [one for _, ids in self._pruned for one in ids]
+        try:
+            await store.recheck(held(banks, pruned))
+        except DoubtfulAnswer as error:
+            self._doubt = self._doubt or error.reason
 
     async def _build(self, window: Window, term: int) -> None:
         """The next generation, whole, and published: it serves."""

@@ -97,7 +97,12 @@ class StoredBanks:
         if serving.doubt:
             raise _Unpublished(f"bank {serving.generation} is in doubt ({serving.doubt}) until the next one serves")
         store = await self._bank(serving.generation)
+        if store.unseen:
+            # Whoever answers now may not be who answered before, or may have been put back to how it was then.
+            await store.recheck(await self._light.held(serving.version))
         hits = await store.search(stage, query.vector, parameters.top_n, version)
+        if store.unseen:
+            raise _Unpublished(f"the connection to bank {serving.generation} was lost meanwhile")
         self._check(serving.generation, banks, stage, hits, parameters.top_n)
         least = least_dot(parameters)
         return [(item, hit.dot) for hit in hits if hit.dot >= least and (item := banks.get(hit.id)) is not None]

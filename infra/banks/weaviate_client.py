@@ -112,7 +112,9 @@ async def connected(address: WeaviateAddress) -> AsyncIterator[Weaviate]:
 
         async def watch() -> None:
             with watching:
-                await edge.watch()
+                async with anyio.create_task_group() as both:
+                    both.start_soon(edge.watch)
+                    both.start_soon(edge.watch_connection)
 
         try:
             await edge.greet()

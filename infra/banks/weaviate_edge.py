@@ -77,7 +77,9 @@ class Edge:
         self, address: WeaviateAddress, client: WeaviateAsyncClient, channel: Channel, tasks: TaskGroup
     ) -> None:
         self.client, self.where = client, address.http_url
-        self._tasks = tasks
+        self._channel, self._tasks = channel, tasks
+        #: how often the connection has been lost: who is there afterwards may hold something else
+        self.losses = 0
         # Neither gRPC nor what it generates has types: each call's own are said where it is made.
         self._stub: Any = weaviate_pb2_grpc.WeaviateStub(channel)  # type: ignore[no-untyped-call]
         self._health: Any = channel.unary_unary(
@@ -264,6 +266,18 @@ class Edge:
             await anyio.sleep(self._wait_s)
             self._wait_s = min(max(2 * self._wait_s, _PROBE_S[0]), _PROBE_S[1])
             await self.greet()
+
+    async def watch_connection(self) -> None:
+        """Count in `losses` how often the connection is lost, until cancelled.
+
+        A server that is started again is not always missed: nobody may have asked it meanwhile.
+        """
+        before = self._channel.get_state()
+        while True:
+            await self._channel.wait_for_state_change(before)
+            before = self._channel.get_state()
+            if before is not grpc.ChannelConnectivity.READY:
+                self.losses += 1
 
     async def greet(self) -> None:
         """Find out whether the server is there, of an age that suffices, and takes our key; `away` says so."""

@@ -4,7 +4,7 @@ So a recall at any version that somebody may read goes by what was there when th
 rows that are near; which of them are nearest is decided here, from the integers that come back.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from events.errors import Mismatch, NotAUnitVector, VersionGap
 from events.ids import STAGES, BankVersion, MemoryId, Stage, memory_order
-from events.vectors import DOT_ONE, Vector
+from events.vectors import DOT_ONE, ONE, Vector
 from infra.banks import weaviate_wire as wire
 from infra.banks.checks import check
 from infra.banks.errors import BankAway, DoubtfulAnswer, UncleanWrite
@@ -47,6 +47,10 @@ class WeaviateBank:
         self._published: BankVersion | None = None
         #: whether a search has found rows right after they were put: not where a server indexes them later
         self._found = False
+        #: the edge's `losses` when all rows were last found; None before
+        self._seen_at: int | None = None
+        #: of each stage the row that was put last
+        self._last: dict[Stage, Row] = {}
         #: why nothing more is written here
         self._lost = ""
         #: rows whose texts or values people see too old
@@ -62,6 +66,7 @@ class WeaviateBank:
         if change.since is not None and (newest is None or change.since > newest):
             raise VersionGap(f"versions of bank {self._name}", newest or 0, change.since)
         check(change, self._dimension)
+        before = self._edge.losses if self._seen_at is None or change.since is None else self._seen_at
         await self._put(change.born)
         if change.since is None:
             await self._check_whole(change.born, change.version)
@@ -73,8 +78,53 @@ class WeaviateBank:
         for row in change.born:
             self._stale.pop(row.id, None)
         self._stale.update((row.id, row) for row in change.changed)
+        if self._edge.losses != before:
+            self._lost = "the connection was lost before the version was published"
+            raise UncleanWrite(self._name, self._lost)
+        self._seen_at = before
         await self._generation.publish(change.version, change.basis)
         self._published = change.version
+
+    @property
+    def unseen(self) -> bool:
+        """As `BankStore.unseen`."""
+        return self._seen_at != self._edge.losses
+
+    async def recheck(self, held: Mapping[Stage, Collection[MemoryId]]) -> None:
+        """As `BankStore.recheck`."""
+        if not self.unseen:
+            return
+        losses = self._edge.losses
+        for stage, wanted in held.items():
+            if lost := set(wanted) - await self._there(stage):
+                first = min(lost, key=memory_order)
+                raise DoubtfulAnswer(self._name, f"{len(lost)} {stage} rows are not there any more, {first} first")
+        for stage, row in self._last.items():
+            # What was pruned and then cleared is gone, and one prune is as late as the other.
+            if row.id not in held.get(stage, ()):
+                continue
+            reply = await self._edge.search(self._name, wire.row_of(stage, self._name, row.id), patient=True)
+            if wire.rows(stage, self._name, reply)[0] != [row]:
+                raise DoubtfulAnswer(self._name, f"the row of {row.id} is not the one that was written last")
+        self._seen_at = losses
+
+    async def _there(self, stage: Stage) -> set[MemoryId]:
+        """The items that have rows."""
+        count = await self._count(stage)
+        if not count:
+            return set()
+        if count < wire.MOST:
+            somewhere = np.eye(1, self._dimension)[0] * ONE
+            request = wire.nearest_ids(stage, self._name, somewhere, count + 1, None)
+            return set(wire.ids(await self._edge.search(self._name, request, patient=True)))
+        found, after = set[MemoryId](), ""
+        while True:
+            request = wire.id_page(stage, self._name, after, wire.MOST)
+            reply = await self._edge.search(self._name, request, patient=True)
+            found.update(wire.ids(reply))
+            if len(reply.results) < wire.MOST:
+                return found
+            after = reply.results[-1].metadata.id
 
     async def search(self, stage: Stage, query: Vector, limit: int, at: BankVersion) -> list[Hit]:
         """As `BankStore.search`. Raises BankAway where the server does not answer in time."""
@@ -221,6 +271,7 @@ class WeaviateBank:
                 # The server acknowledges a batch before the last of its vectors is in its log: the next one takes it
                 # along. Without it a kill loses vectors for good.
                 await self._written(partial(self._edge.put, self._name, wire.batch(self._name, own[:1])))
+                self._last[stage] = own[0]
 
     async def _put_batches(self, rows: Sequence[Row]) -> None:
         """Every row, two batches at once: one is packed while the server takes the other. All are answered."""
