@@ -28,8 +28,9 @@ from msgspec.structs import asdict, replace
 from infra.model_errors import Failure
 from infra.redaction import redacted_strictly
 from infra.rewording import reworded
-from runtime.ports import ChatAnswer, ChatRequest
+from runtime.ports import ChatAnswer, ChatRequest, ToolCall
 from runtime.settings import EndpointSettings, ModelSettings, Thinking
+from runtime.text_calls import calls_in
 
 #: (base_url, model): one address may be a router to many servers
 Place = tuple[str, str]
@@ -61,6 +62,11 @@ _STREAM_ONLY = re.compile(
 )
 _SWITCH_WANTED = re.compile(r"enable_thinking\W*(?:must|should|has to|必须)", re.IGNORECASE)
 _THINKING_BACK = re.compile(r"reasoning[_ ]content", re.IGNORECASE)
+#: about a tool of this request: others may be taken
+_PARTICULAR = re.compile(
+    r"(?:schema|parameters?|name) (?:for|of|in) (?:function|tool)|tools?(?:\.\d+|\[\d+\])|function_declarations",
+    re.IGNORECASE,
+)
 _EFFORT = re.compile(r"\b(minimal|low)\b")
 
 
@@ -88,9 +94,13 @@ class Abilities(Struct, frozen=True, kw_only=True):
         """What passes where both hold: of each the lower rung. In any order, any number of times: the same."""
         return replace(self, **{name: lower(getattr(self, name), getattr(other, name)) for name, lower in _LOWER})
 
-    def less(self) -> dict[str, Any]:
-        """What differs from where all begin."""
-        return {name: value for name, value in asdict(self).items() if value != getattr(ALL, name)}
+    def apart_from(self, before: "Abilities") -> "Abilities":
+        """What has been stepped down since `before`, alone."""
+        return replace(ALL, **self.since(before))
+
+    def since(self, before: "Abilities") -> dict[str, Any]:
+        """What differs from `before`."""
+        return {name: value for name, value in asdict(self).items() if value != getattr(before, name)}
 
 
 #: nothing was refused yet
@@ -166,6 +176,11 @@ def _without(abilities: Abilities, failure: Failure, request: ChatRequest, model
             return abilities
 
 
+def is_particular(failure: Failure) -> bool:
+    """Whether a refusal is about this request's own tools, and says nothing about others."""
+    return failure.capability == "tools" and _PARTICULAR.search(failure.reason) is not None
+
+
 def _with_form(abilities: Abilities, failure: Failure, request: ChatRequest) -> Abilities:
     """The next form of an answer, or of tools: a forced call is refused as a tool."""
     if request.schema is not None and (failure.capability == "schema" or abilities.format == "tool"):
@@ -179,7 +194,7 @@ def _with_form(abilities: Abilities, failure: Failure, request: ChatRequest) -> 
 
 
 def _with_cap(abilities: Abilities, reason: str, model: ModelSettings) -> Abilities:
-    # An endpoint may name both the parameter that it wants and a number. And a number is believed once: each smaller one
+    # An endpoint may name both the parameter that it wants and a number. A number is believed once: each smaller one
     # would be one more step.
     if not abilities.most_tokens and not (abilities.max_tokens == "max_tokens" and "max_completion_tokens" in reason):
         told = (int(found[1]) for pattern in _CAPS if (found := pattern.search(reason)))
@@ -223,12 +238,15 @@ def streamed(endpoint: EndpointSettings, abilities: Abilities) -> EndpointSettin
     return replace(endpoint, stream=abilities.stream == "always")
 
 
-def parameters(request: ChatRequest, model: ModelSettings, abilities: Abilities, cap: int = 0) -> dict[str, Any]:
-    """What a chat completion is asked with, streaming aside.
+def parameters(
+    request: ChatRequest, model: ModelSettings, endpoint: EndpointSettings, abilities: Abilities, cap: int = 0
+) -> dict[str, Any]:
+    """What a chat completion is asked with; whether as a stream is said by `streamed`.
 
     Args:
         request: as a stage asks it.
         model: of its role.
+        endpoint: of its role.
         abilities: of the place that is asked.
         cap: of the answer, tokens, where the settings' does not fit into the window; 0 = the settings'.
     """
@@ -256,6 +274,8 @@ def parameters(request: ChatRequest, model: ModelSettings, abilities: Abilities,
         asked |= _format(request.schema, abilities.format)
     if extra := _switch(model.thinking, abilities):
         asked["extra_body"] = extra
+    if streamed(endpoint, abilities).stream and not abilities.stream_usage:
+        asked["stream_options"] = None
     return asked
 
 
@@ -292,15 +312,28 @@ def answer_name(schema: Mapping[str, Any]) -> str:
     return str(schema.get("title", "answer"))
 
 
-def as_asked(answer: ChatAnswer, request: ChatRequest, abilities: Abilities) -> ChatAnswer:
-    """`answer` as if the endpoint had taken `request` as it is: the arguments of a forced call are its content."""
-    if request.schema is None or abilities.format != "tool" or request.tools or not answer.tool_calls:
-        return answer
-    name = answer_name(request.schema)
-    call = next((one for one in answer.tool_calls if one.name == name), answer.tool_calls[0])
-    finish = "stop" if answer.finish_reason == "tool_calls" else answer.finish_reason
-    flags = sorted({*answer.flags, "answer_as_call"})
-    return replace(answer, content=call.arguments, tool_calls=[], finish_reason=finish, flags=flags)
+def as_asked(answer: ChatAnswer, request: ChatRequest, model: ModelSettings, abilities: Abilities) -> ChatAnswer:
+    """`answer` as if the endpoint had taken `request` as it is.
+
+    The arguments of a forced call are its content; calls that were asked for as text are its calls.
+    """
+    if request.tools and "text" in (abilities.tools, model.tools) and not answer.tool_calls:
+        functions = [tool.get("function", {}) for tool in request.tools]
+        schemas = {str(one.get("name", "")): one.get("parameters") or {} for one in functions}
+        if (calls := calls_in(answer.content, schemas.keys(), schemas)) is not None:
+            return _with_calls(answer, "", calls, "text_call", "tool_calls")
+    if request.schema is not None and abilities.format == "tool" and not request.tools and answer.tool_calls:
+        name = answer_name(request.schema)
+        call = next((one for one in answer.tool_calls if one.name == name), answer.tool_calls[0])
+        return _with_calls(answer, call.arguments, [], "answer_as_call", "stop")
+    return answer
+
+
+def _with_calls(answer: ChatAnswer, content: str, calls: list[ToolCall], flag: str, finish: str) -> ChatAnswer:
+    # Cut off, filtered or refused stays so.
+    kept = answer.finish_reason if answer.finish_reason not in ("stop", "tool_calls") else finish
+    flags = sorted({*answer.flags, flag})
+    return replace(answer, content=content, tool_calls=calls, finish_reason=kept, flags=flags)
 
 
 def shown(place: Place) -> Place:

@@ -7,10 +7,22 @@ from datetime import datetime
 import msgspec
 
 from events.codec import canonical
-from infra.capabilities import NOTHING_LEARNT, Abilities, Learnt, Place, as_asked, parameters, streamed, without
+from infra.capabilities import (
+    ALL,
+    NOTHING_LEARNT,
+    Abilities,
+    Learnt,
+    Place,
+    as_asked,
+    is_particular,
+    parameters,
+    streamed,
+    without,
+)
 from infra.completion import completion
 from infra.model_errors import Failed, said
 from infra.openai_client import Clients
+from infra.pacing import UNPACED, Pace
 from infra.tries import Tries
 from runtime.errors import ModelRefused, ModelUnavailable, RunStopped
 from runtime.logger import Logger
@@ -33,6 +45,8 @@ class OpenAIModel:
         clients: Clients,
         clock: Clock,
         rng: random.Random | None = None,
+        *,
+        pace: Pace = UNPACED,
     ) -> None:
         """Nothing is asked yet.
 
@@ -42,6 +56,7 @@ class OpenAIModel:
             clients: connections to them.
             clock: waits between tries.
             rng: jitter.
+            pace: how fast a place is asked.
 
         Raises:
             BadInput: an address or a key that no request can be made with.
@@ -50,18 +65,19 @@ class OpenAIModel:
             clients.of(endpoint)
         self._models, self._endpoints, self._clients, self._clock = models, endpoints, clients, clock
         self._rng = rng or random.Random()  # noqa: S311 - jitter is no secret
+        self._pace = pace
 
     async def complete(self, request: ChatRequest, key: CallKey) -> ChatAnswer:
         """As `runtime.ports.ChatModel.complete`."""
         request = _sendable(request)
         model, endpoint = self._models[request.role], self._endpoints[request.role]
         place, secret = (endpoint.base_url, model.model), self._clients.key(endpoint)
-        tries = Tries(endpoint, secret, self._clients.breakers[place], self._clock, self._rng)
-        found = NOTHING_LEARNT
+        tries = Tries(endpoint, secret, self._clients.breakers[place], self._clock, self._rng, endpoint.retry_budget)
+        found, here = NOTHING_LEARNT, ALL
         while True:
-            abilities = self._clients.learnt.get(place, NOTHING_LEARNT).abilities.also(found.abilities)
+            abilities = self._clients.learnt.get(place, NOTHING_LEARNT).abilities.also(here)
             try:
-                answer = await self._answer(request, key, abilities, tries.limit_s)
+                answer = await self._answer(request, key, place, abilities, tries)
             except Failed as failed:
                 failure, told, cause = failed.failure, failed.failure.shown(secret), failed.__cause__
             else:
@@ -69,8 +85,10 @@ class OpenAIModel:
                 tries.answered()
                 return answer
             if (less := without(abilities, failure, request, model)) is not None:
-                evidence = f"{told.capability}: {told.reason}"[:_EVIDENCE_CHARS]
-                found = found.also(Learnt(abilities=less, evidence=(evidence,)))
+                here = here.also(less)
+                if not is_particular(failure):
+                    evidence = f"{told.capability}: {told.reason}"[:_EVIDENCE_CHARS]
+                    found = found.also(Learnt(abilities=less.apart_from(abilities), evidence=(evidence,)))
                 _log.info("capability_refused", model=model.model, capability=told.capability, reason=told.reason)
                 continue
             try:
@@ -83,16 +101,27 @@ class OpenAIModel:
             )  # fmt: skip
             await self._clock.sleep(pause_s)
 
-    async def _answer(self, request: ChatRequest, key: CallKey, abilities: Abilities, limit_s: float) -> ChatAnswer:
-        """One try.
+    async def _answer(
+        self, request: ChatRequest, key: CallKey, place: Place, abilities: Abilities, tries: Tries
+    ) -> ChatAnswer:
+        """One try, in its turn.
 
         Raises:
             Failed: there is no answer; what there is instead.
         """
-        model, endpoint = self._models[request.role], streamed(self._endpoints[request.role], abilities)
-        body = await self._clients.post(endpoint, parameters(request, model, abilities), limit_s)
-        answer = completion(body, request, key, datetime.fromisoformat(self._clock.utc()))
-        return as_asked(answer, request, abilities)
+        model, endpoint = self._models[request.role], self._endpoints[request.role]
+        asked = parameters(request, model, endpoint, abilities)
+        async with self._pace.request(place, endpoint, model.max_tokens) as turn:
+            try:
+                exchange = await self._clients.post(streamed(endpoint, abilities), asked, tries.limit_s)
+                answer = completion(exchange.body, request, key, datetime.fromisoformat(self._clock.utc()))
+            except Failed as failed:
+                if failed.failure.status == 429:
+                    turn.limited(failed.failure.retry_after_s)
+                raise
+            counted = (answer.usage.prompt_tokens, answer.usage.completion_tokens)
+            turn.answered(None if None in counted else sum(filter(None, counted)))
+        return as_asked(answer, request, model, abilities)
 
     def _learn(self, place: Place, found: Learnt) -> None:
         """Ask so from now on: only after an answer, as what a refused request went without was not the reason."""

@@ -8,6 +8,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Literal
 import anyio
 import anyio.to_thread
 from msgspec import Struct
+from msgspec.structs import replace
 from redis.asyncio import Redis
 
 from events.errors import BadInput, ChimeError
@@ -25,6 +27,9 @@ from infra.clock import SystemClock
 from infra.embedders import Around
 from infra.environments import BUILT_IN
 from infra.environments.install import INSTALLABLE, installed
+from infra.model_findings import Probed
+from infra.model_probe import probe
+from infra.openai_client import Clients
 from infra.ownership import conflicts
 from infra.redis_client import connected, durability, our_errors, redacted
 from infra.redis_log import RedisLogStore
@@ -37,6 +42,7 @@ from infra.weaviate_finding import ways as weaviate_ways
 from infra.weaviate_server import running as weaviate_running
 from infra.weaviate_server import state_of as weaviate_state
 from runtime.ports import LogOverview
+from runtime.settings import EndpointSettings, ModelSettings
 from workers.bank_access import address_of
 from workers.configuration import ROLES, Configuration
 from workers.home import fault
@@ -48,7 +54,7 @@ Status = Literal["ok", "warn", "fail"]
 
 #: less free space than this is a warning, bytes
 _LITTLE_SPACE = 1 << 30
-#: how long an endpoint may take to list its models, seconds
+#: how long an endpoint may take to list its models, and its models to answer a few short questions, seconds
 _ENDPOINT_S = 5.0
 #: how far our clock may be from a server's, seconds
 _CLOCK_S = 5.0
@@ -356,7 +362,55 @@ async def _endpoints(configuration: Configuration, environment: Mapping[str, str
         check = f"model endpoint ({', '.join(names)})"
         models = {configuration.role(role)["model"] for role in ROLES if role in names} - {""}
         key = environment.get(key_name, "") if key_name else ""
-        yield await anyio.to_thread.run_sync(_endpoint, check, base_url, key_name, key, models)
+        row = await anyio.to_thread.run_sync(_endpoint, check, base_url, key_name, key, models)
+        yield row
+        if row.status != "fail":
+            async for model_row in _models(configuration, environment, names):
+                yield model_row
+
+
+async def _models(
+    configuration: Configuration, environment: Mapping[str, str], names: Sequence[str]
+) -> AsyncIterator[Row]:
+    """What the models of these roles, at one endpoint, can do: each one asked at once, within a few seconds."""
+    asked: dict[tuple[EndpointSettings, ModelSettings], list[str]] = {}
+    for role in ROLES:
+        if role in names and configuration.role(role)["model"]:
+            model = replace(configuration.model(role), temperature=0.0, max_tokens=1)
+            asked.setdefault((configuration.endpoint(role), model), []).append(role)
+    found: dict[tuple[EndpointSettings, ModelSettings], Probed] = {}
+
+    async with AsyncExitStack() as stack:
+        clock = SystemClock()
+        clients = Clients(environment, clock, stack)
+
+        async def ask(endpoint: EndpointSettings, model: ModelSettings) -> None:
+            found[endpoint, model] = await probe(clients, endpoint, model, clock, limit_s=_ENDPOINT_S, briefly=True)
+
+        with anyio.move_on_after(_ENDPOINT_S):
+            async with anyio.create_task_group() as tasks:
+                for endpoint, model in asked:
+                    tasks.start_soon(ask, endpoint, model)
+    for place, roles in asked.items():
+        yield _model(f"model {place[1].model} ({', '.join(roles)})", place[0], found.get(place))
+
+
+def _model(check: str, endpoint: EndpointSettings, probed: Probed | None) -> Row:
+    """How a model answers, and the settings that would fit it better."""
+    where = f"chime model probe {endpoint.base_url} MODEL"
+    if probed is None:
+        detail = f"no answers to a few short questions within {_ENDPOINT_S:g} s"
+        return Row(check=check, status="warn", detail=detail, fix=f"wait until it has loaded; {where} shows more")
+    if not probed.answers:
+        detail = f"a plain question is not answered: {probed.reason}"
+        return Row(check=check, status="fail", detail=detail, fix=f"look at its log; {where} shows more")
+    told = {one.ability: one.verdict for one in probed.findings}
+    detail = f"answers as {probed.served}" if probed.served else "answers"
+    detail += "".join(f"; {name}: {told[name]}" for name in ("json_schema", "tools", "thinking off") if name in told)
+    better = [f"{name} = {json.dumps(value)}" for name, value in probed.settings.items() if name != "context_tokens"]
+    if better:
+        return Row(check=check, status="warn", detail=detail, fix=f"set {', '.join(better)} in [models] of chime.toml")
+    return Row(check=check, status="ok", detail=detail)
 
 
 def _endpoint(check: str, base_url: str, key_name: str, key: str, models: set[str]) -> Row:

@@ -35,6 +35,8 @@ class Reply(Struct, frozen=True, kw_only=True):
     content: str | None
     #: OpenAI tool calls
     tool_calls: list[dict[str, Any]] = []
+    #: whether it ends where the request's cap is
+    is_cut: bool = False
 
 
 class Played(Struct, frozen=True, kw_only=True):

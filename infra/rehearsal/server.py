@@ -23,6 +23,7 @@ from infra.rehearsal.asking import read_request
 from infra.rehearsal.key import AnswerKey
 from infra.rehearsal.planting import Planting, RehearsalSettings
 from infra.rehearsal.playing import Played, Rehearsal, Reply, UnknownTask
+from infra.rehearsal.probed import is_probe, probe_reply
 from infra.rehearsal.truth import TruthFile
 from runtime.logger import Logger
 
@@ -51,6 +52,8 @@ def application(key: AnswerKey, settings: RehearsalSettings, truths: TruthFile) 
         refusal = _unservable(body)
         if refusal is not None:
             return refusal
+        if is_probe(body):
+            return JSONResponse(_completion(body, Played(reply=probe_reply(body))))
         asked = read_request(body, key)
         try:
             played = model.play(asked)
@@ -114,7 +117,7 @@ def _completion(body: dict[str, Any], played: Played) -> dict[str, Any]:
                 "index": 0,
                 "message": message,
                 "logprobs": None,
-                "finish_reason": "tool_calls" if played.reply.tool_calls else "stop",
+                "finish_reason": _finish(played.reply),
             }
         ],
         "usage": {
@@ -123,6 +126,12 @@ def _completion(body: dict[str, Any], played: Played) -> dict[str, Any]:
             "total_tokens": prompt + completion,
         },
     }
+
+
+def _finish(reply: Reply) -> str:
+    if reply.is_cut:
+        return "length"
+    return "tool_calls" if reply.tool_calls else "stop"
 
 
 def _message(reply: Reply) -> dict[str, Any]:

@@ -14,12 +14,14 @@ from infra.capabilities import (
     Learnt,
     as_asked,
     facts,
+    is_particular,
     learnt_from,
     parameters,
     streamed,
     without,
 )
-from infra.model_errors import Capability, Failure
+from infra.error_table import Capability
+from infra.model_errors import Failure
 from runtime.gate import MERGED_SCHEMA, diagnosis_schema
 from runtime.ports import ChatAnswer, ChatRequest, TokenUsage, ToolCall
 from runtime.settings import EndpointSettings, ModelSettings
@@ -125,6 +127,22 @@ def test_a_refusal_leads_to_the_next_rung(
     assert now == (None if expected is None else replace(abilities, **expected))
 
 
+@pytest.mark.parametrize(
+    ("reason", "expected"),
+    [
+        ("400 Invalid schema for function 'look': schema must have type 'object'", True),
+        ("400 tools.3.custom.input_schema: JSON schema is invalid", True),
+        ("400 Invalid 'tools[0].function.name': string does not match pattern", True),
+        ('400 "auto" tool choice requires --enable-auto-tool-choice', False),
+        ("400 m does not support tools", False),
+    ],
+)
+def test_a_tool_that_is_refused_says_nothing_of_others(reason: str, expected: bool) -> None:
+    """One benchmark's schema is refused: the next one's tools are offered natively again."""
+    assert is_particular(refused("tools", reason)) == expected
+    assert not is_particular(refused("schema", reason))
+
+
 def test_every_capability_has_an_end() -> None:
     """However often everything is refused, in whatever words, a call steps down a bounded number of times."""
     reasons = [failure.reason for _, failure, _, _, _ in STEPS.values()] + [
@@ -151,8 +169,11 @@ def test_every_capability_has_an_end() -> None:
     assert 10 < steps < 25
 
 
+ENDPOINT = EndpointSettings(base_url="http://h/v1")
+
+
 def sent(request: ChatRequest = PLAIN, model: ModelSettings = MODEL, cap: int = 0, **stood: Any) -> dict[str, Any]:
-    return parameters(request, model, replace(ALL, **stood), cap)
+    return parameters(request, model, ENDPOINT, replace(ALL, **stood), cap)
 
 
 def test_forms_of_an_answer() -> None:
@@ -217,10 +238,20 @@ def test_one_switch_for_thinking(profile: Any, stood: str, expected: Any) -> Non
 def test_whether_answers_are_streamed() -> None:
     """As the settings say, unless the endpoint takes only the other way."""
     for stream in (False, True):
-        endpoint = EndpointSettings(base_url="http://h/v1", stream=stream)
+        endpoint = replace(ENDPOINT, stream=stream)
         assert [streamed(endpoint, replace(ALL, stream=one)).stream for one in ("setting", "never", "always")] == [
             stream, False, True,
         ]  # fmt: skip
+
+
+def test_usage_in_a_stream_is_asked_for_unless_it_is_refused() -> None:
+    """By whoever sends a stream; null tells it not to, and never goes with an answer in one piece."""
+    asked = [
+        parameters(PLAIN, MODEL, replace(ENDPOINT, stream=stream), replace(ALL, stream_usage=usage))
+        for stream in (False, True)
+        for usage in (True, False)
+    ]
+    assert [one.get("stream_options", "as ever") for one in asked] == ["as ever", "as ever", "as ever", None]
 
 
 def test_a_forced_call_is_the_answer() -> None:
@@ -230,12 +261,35 @@ def test_a_forced_call_is_the_answer() -> None:
         content="Here:", tool_calls=[replace(call, name="other"), call], finish_reason="tool_calls",
         usage=TokenUsage(), model="m",
     )  # fmt: skip
-    read = as_asked(answer, JUDGING, replace(ALL, format="tool"))
+    read = as_asked(answer, JUDGING, MODEL, replace(ALL, format="tool"))
     assert (read.content, read.tool_calls, read.finish_reason) == ('{"plan": "go"}', [], "stop")
     assert read.flags == ["answer_as_call"]
     text = replace(answer, tool_calls=[], finish_reason="stop")
-    assert as_asked(text, JUDGING, replace(ALL, format="tool")) == text
-    assert as_asked(answer, JUDGING, ALL) == answer
+    assert as_asked(text, JUDGING, MODEL, replace(ALL, format="tool")) == text
+    assert as_asked(answer, JUDGING, MODEL, ALL) == answer
+
+
+@pytest.mark.parametrize("by", ["setting", "refusal"])
+def test_calls_that_were_asked_for_as_text_are_calls(by: str) -> None:
+    """Read only where they were asked for so; an answer that makes none stays as it is, and a cut one stays cut."""
+    model = replace(MODEL, tools="text" if by == "setting" else "native")
+    abilities = replace(ALL, tools="text" if by == "refusal" else "native")
+    written = '<tool_call>\n{"name": "look", "arguments": {"at": "it"}}\n</tool_call>'
+    answer = ChatAnswer(content=written, tool_calls=[], finish_reason="stop", usage=TokenUsage(), model="m")
+    read = as_asked(answer, ACTING, model, abilities)
+    assert [(one.name, one.arguments) for one in read.tool_calls] == [("look", '{"at": "it"}')]
+    assert (read.content, read.finish_reason, read.flags) == ("", "tool_calls", ["text_call"])
+    assert as_asked(replace(answer, finish_reason="length"), ACTING, model, abilities).finish_reason == "length"
+    assert as_asked(answer, ACTING, MODEL, ALL) == answer
+    prose = replace(answer, content="Nothing to look at.")
+    assert as_asked(prose, ACTING, model, abilities) == prose
+
+
+def test_tools_as_text_by_a_setting() -> None:
+    """Without a refusal: servers that drop native tools say nothing."""
+    asked = sent(ACTING, replace(MODEL, tools="text"))
+    assert "tools" not in asked
+    assert '"name": "look"' in asked["messages"][0]["content"]
 
 
 def test_our_schemas_are_plain() -> None:
@@ -252,7 +306,10 @@ def test_our_schemas_are_plain() -> None:
             assert schema["additionalProperties"] is False
             assert schema["required"] == list(schema["properties"])
 
-    for schema in (*(diagnosis_schema(attribution=a, usefulness=u) for a in (0, 1) for u in (0, 1)), MERGED_SCHEMA):
+    for schema in (
+        *(diagnosis_schema(attribution=a, usefulness=u) for a in (False, True) for u in (False, True)),
+        MERGED_SCHEMA,
+    ):
         check(schema)
 
 
@@ -289,7 +346,7 @@ def test_every_ability_has_a_ladder() -> None:
     }  # fmt: skip
     assert set(other) == {field.name for field in fields(Abilities)}
     assert asdict(ALL.also(Abilities(**other))) == other  # type: ignore[arg-type] # a literal for each
-    assert Abilities(**other).less() == other  # type: ignore[arg-type] # likewise
+    assert Abilities(**other).since(ALL) == other  # type: ignore[arg-type] # likewise
 
 
 def test_notes_are_read_back() -> None:

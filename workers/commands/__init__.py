@@ -107,9 +107,14 @@ TREE: Mapping[str, Verb | Noun] = {
         },
     ),
     "model": Noun(
-        "A model without a network, and its answer key.",
+        "A model without a network, and what any endpoint can do.",
         {
             "rehearse": Verb("workers.commands.model", "rehearse", "Serve the rehearsal model on loopback."),
+            "probe": Verb(
+                "workers.commands.model_probe",
+                "probe_command",
+                "Ask an endpoint's model what it can do, and show what came back.",
+            ),
             "score-gate": Verb(
                 "workers.commands.model", "score_gate", "Score a gate's labels against the planted truth."
             ),

@@ -1,7 +1,8 @@
 """What an endpoint does not take: asked for in another way, and remembered."""
 
 import pytest
-from scripted_endpoint import ASKING_SCHEMA, OK, asking, failed
+from msgspec.structs import replace
+from scripted_endpoint import ASKING_SCHEMA, OK, REQUEST, TOOL, asking, failed
 
 from runtime.errors import ModelRefused
 
@@ -26,13 +27,21 @@ async def test_a_format_refused_with_500_steps_down() -> None:
 
 async def test_what_did_not_help_is_not_remembered() -> None:
     """A request that is refused in every format leaves the next one its schema."""
-    wrong = failed(400, "Invalid schema for function 'look'")
+    wrong = failed(400, "Invalid schema for response_format 'plan'")
     async with asking(wrong, wrong, wrong, wrong, OK) as asked:
         with pytest.raises(ModelRefused):
             await asked.complete(ASKING_SCHEMA)
         await asked.complete(ASKING_SCHEMA)
     formats = [body.get("response_format", {}).get("type") for body in asked.bodies]
     assert formats == ["json_schema", "json_object", None, None, "json_schema"]
+
+
+async def test_one_refused_tool_is_told_in_words_and_others_are_not() -> None:
+    """The request is answered, and the next one offers its tools natively."""
+    async with asking(failed(400, "Invalid schema for function 'look'"), OK) as asked:
+        for _ in range(2):
+            await asked.complete(replace(REQUEST, tools=[TOOL]))
+    assert ["tools" in body for body in asked.bodies] == [True, False, True]
 
 
 async def test_a_request_without_a_schema_has_no_format_to_step_down() -> None:
