@@ -1,10 +1,16 @@
-"""When an endpoint is given up: its failed calls in a row, over all calls of a process.
+"""When an endpoint is given up: its failed calls in a row, and its further tries, over all calls of a process.
 
 A count, not a lock: every call is made, and what it comes to decides. So nothing has to be closed again when a run is
 resumed: the first answer sets the count back, and until there is one a failed call stops the run at once.
+
+Further tries are bounded together as well, since an endpoint in trouble gets worse from being asked six times for every
+call: what may be spent at once is a number, and answers earn it back.
 """
 
 from dataclasses import dataclass
+
+#: answers that earn one further try back
+ANSWERS_A_TRY = 10
 
 
 @dataclass(slots=True)
@@ -15,10 +21,29 @@ class Breaker:
     failed: int = 0
     #: how often it was given up; a call that began before and fails after need not go on trying
     given_up: int = 0
+    #: further tries that were made and not earned back, at least 0
+    retried: int = 0
+    #: answers since one was last earned back, in [0, ANSWERS_A_TRY)
+    earned: int = 0
 
     def answered(self) -> None:
         """The endpoint works: it gave an answer, or refused one request."""
         self.failed = 0
+        self.earned += 1
+        if self.earned == ANSWERS_A_TRY:
+            self.earned = 0
+            self.retried = max(0, self.retried - 1)
+
+    def retry(self, budget: int) -> bool:
+        """Whether one more further try may be made; it counts as made then.
+
+        Args:
+            budget: how many may be made that are not earned back; 0 = no bound.
+        """
+        if budget and self.retried >= budget:
+            return False
+        self.retried += 1
+        return True
 
     def fail(self, stop_after: int) -> bool:
         """One more call has failed; whether that is one too many.

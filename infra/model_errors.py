@@ -1,21 +1,7 @@
-"""What an endpoint's failure means: one table, by condition. Everything that retries, gives up or stops looks here.
+"""What an endpoint's failure means, read from its status, headers and words with the table in `infra.error_table`.
 
-| condition | action | when the tries are used up |
-|---|---|---|
-| no connection: refused, no such host, TLS, a proxy's refusal, too slow to connect | try again, later | stop the run |
-| a connection that breaks, time-out, 408, 409, 425, 429, 5xx | try again, later | unavailable |
-| 200 without a completion (HTML, a stream, no choices, half an object) | try again, twice at most | unavailable |
-| 500 with the same body twice in a row | refuse: this request poisons the server | |
-| a Retry-After beyond `LONGEST_RETRY_AFTER_S`, `x-should-retry: false` | give up | unavailable |
-| response_format, max_tokens or temperature refused | ask in another way; not counted as a try | |
-| context overflow, whatever the status | refuse | |
-| other 4xx | refuse | |
-| 401, 402, 403, a used-up quota, an unknown model, any 404, a redirect | stop the run | |
-
-"Unavailable" may be about one request; whether it is about the endpoint after all is counted in `infra.breaker`.
-
-Endpoints word the same condition differently, and some echo the request in their error. What is matched is therefore
-the error's own fields, not the whole body, and no word that a task might contain by itself.
+A wait that the server asks for is kept to up to `LONGEST_RETRY_AFTER_S`; beyond that it is unavailable for this call.
+What no server can mean (less than none, more than a month, no number) counts as not said.
 """
 
 import json
@@ -24,57 +10,31 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, Literal
+from typing import Any
 
+from infra.error_table import Action, Capability, Row, Spent, row_of, row_of_words, row_without_status
+from infra.error_text import Told, start, told_in
 from infra.redaction import redacted_strictly
 
-#: `give_up` = unavailable at once; `change` = ask the same in another way
-Action = Literal["retry", "give_up", "change", "refuse", "stop"]
-#: what a `change` steps down
-Capability = Literal[
-    "schema", "max_tokens", "temperature", "system", "tools", "parallel_tools", "thinking", "stream", "context"
-]
-
-#: further tries of one request after answers that are no completion, whatever the endpoint's own number is
-MALFORMED_RETRIES = 2
 #: the longest a server may make us wait before we call it unavailable, seconds
 LONGEST_RETRY_AFTER_S = 300.0
-#: the longest pause between two tries, seconds; a server that loads its model is asked again sooner
-LONGEST_PAUSE_S, LONGEST_WARM_UP_PAUSE_S = 120.0, 5.0
+#: beyond this nobody means what they ask for, seconds
+_ABSURD_S = 31 * 86400.0
 
-#: how much of what an error says is matched, and shown, characters
-_MATCHED, _SHOWN = 2000, 300
-#: the transport's errors before there is a connection
-_NO_CONNECTION = frozenset({"ConnectError", "ConnectTimeout", "ProxyError"})
+#: how much of what an error says is shown, characters
+_SHOWN = 300
 
-_CONTEXT = re.compile(
-    r"context[ _](?:length|size|window|limit)|maximum context|exceed_context|too many (?:input )?tokens"
-    r"|prompt (?:is )?too long|range of input length|reduce the length of|input token count",
-    re.IGNORECASE,
-)
-_QUOTA = re.compile(
-    r"insufficient[ _](?:quota|balance|credit)|exceeded your current quota|billing[ _](?:hard[ _])?limit|arrearage",
-    re.IGNORECASE,
-)
-_MODEL = re.compile(r"model[ _]not[ _]|no such model|\bmodel \S{1,120} (?:does not exist|not found)", re.IGNORECASE)
-# With 400 an endpoint may be repeating a prompt, and prompts speak of balances and of models of cars.
-_QUOTA_400 = re.compile(r"billing_hard_limit_reached|arrearage", re.IGNORECASE)
-_MODEL_400 = re.compile(
-    r"model_not_(?:found|exist)|^model not exist|is not a valid model|invalid model name", re.IGNORECASE
-)
-_LOADING = re.compile(r"\bloading\b|\bwarming\b|\bstarting\b", re.IGNORECASE)
-_FORMAT = re.compile(r"response_format|json_schema|json_object|structured output|guided_json|grammar", re.IGNORECASE)
-_REFUSED = re.compile(
-    r"unsupported|not support|unknown|unrecognized|unrecognised|invalid|unavailable|failed|error resolving|unresolved",
-    re.IGNORECASE,
-)
+_SPAN = r"(?:[\d.]+ ?(?:milliseconds?|ms|seconds?|s|minutes?|m|hours?|h)(?![a-z]) ?)+"
+_WAIT = re.compile(rf"(?:retry|try again) (?:in|after)\W{{0,3}}({_SPAN})", re.IGNORECASE)
+_PART = re.compile(r"([\d.]+) ?(ms|milli|[smh])", re.IGNORECASE)
+_UNIT_S = {"ms": 0.001, "milli": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
     """One failed try."""
 
-    #: a short word for counts and logs
+    #: the table's word for counts and logs
     kind: str
     action: Action
     #: what an endpoint says, as long as it is and with whatever secrets it holds: for others only as `shown`
@@ -84,8 +44,15 @@ class Failure:
     retry_after_s: float | None = None
     #: with `change` only
     capability: Capability | None = None
-    #: with `retry` only: whether nothing could be connected to, so that no other request would fare better
-    unreached: bool = False
+    #: with `retry` only: how many tries more, at most; None = as many as the endpoint's settings say
+    further: int | None = None
+    #: what it comes to once nothing is left to try
+    spent: Spent = "unavailable"
+
+    @property
+    def unreached(self) -> bool:
+        """Whether nothing could be connected to, so that no other request would fare better."""
+        return self.action == "retry" and self.spent == "stop"
 
     def shown(self, secret: str) -> "Failure":
         """The same with a reason that may be shown and kept: one short line, without `secret` and what looks like one.
@@ -104,73 +71,51 @@ class Failed(Exception):
         super().__init__(failure.reason)
 
 
-def of_status(status: int, body: str, headers: Mapping[str, str], now: datetime) -> Failure:
+def of_status(status: int, body: str, headers: Mapping[str, str], now: datetime, sent: bytes = b"") -> Failure:
     """What a status outside 2xx means.
 
     Args:
         status: of the response, or the code of an error inside a 200.
         body: as text; JSON, HTML or anything.
         headers: names in lower case.
-        now: what a Retry-After date is compared with.
+        now: what a Retry-After date is compared with, where the server does not say what it takes for now.
+        sent: the body of the request, whose words an error may repeat.
     """
-    told = _told(body)
-    reason = f"{status} {told}".strip()
-    failure = _of_words(status, told, reason)
-    if failure is not None:
-        return failure
-    if status in (401, 403):
-        return Failure(kind="key", action="stop", reason=reason, status=status)
-    if status == 404:
-        return Failure(kind="not_found", action="stop", reason=reason, status=status)
-    if 300 <= status < 400:
+    told = told_in(body).without(sent)
+    reason = f"{status} {told.line}".strip()
+    row = row_of(status, told) if status >= 300 else row_without_status("malformed")
+    if row.kind == "redirect":
         target = headers.get("location", "elsewhere")
-        told = f"{status}: the endpoint redirects; give its target as base_url if you trust it: {target}"
-        return Failure(kind="redirect", action="stop", reason=told, status=status)
-    if status in (408, 409, 425, 429) or status >= 500:
-        return _later(status, told, reason, headers, now)
-    return Failure(kind="refused", action="refuse", reason=reason, status=status)
+        reason = f"{status}: the endpoint redirects; give its target as base_url if you trust it: {target}"
+    failure = _failure(row, reason, status)
+    return _in_time(failure, told, headers, now) if row.action in ("retry", "refuse") else failure
 
 
-def _of_words(status: int, told: str, reason: str) -> Failure | None:
-    """What the words of an error mean, before its status does; None where they say nothing."""
-    if status in (400, 413, 422, 500) and _CONTEXT.search(told):
-        return Failure(kind="context", action="refuse", reason=reason, status=status)
-    if status == 402 or (status in (400, 403, 429) and (_QUOTA_400 if status == 400 else _QUOTA).search(told)):
-        return Failure(kind="quota", action="stop", reason=reason, status=status)
-    if status in (400, 404, 422) and (_MODEL if status == 404 else _MODEL_400).search(told):
-        return Failure(kind="model_not_found", action="stop", reason=reason, status=status)
-    if status in (400, 422, 500, 501) and (capability := _refused_capability(told)) is not None:
-        return Failure(kind=f"no_{capability}", action="change", reason=reason, status=status, capability=capability)
-    return None
+def _failure(row: Row, reason: str, status: int | None = None) -> Failure:
+    return Failure(
+        kind=row.kind, action=row.action, reason=reason, status=status, capability=row.capability,
+        further=row.further, spent=row.spent,
+    )  # fmt: skip
 
 
-def _refused_capability(told: str) -> Capability | None:
-    if "max_tokens" in told and "max_completion_tokens" in told:
-        return "max_tokens"
-    if _FORMAT.search(told):
-        return "schema"
-    if not _REFUSED.search(told):
-        return None
-    if "temperature" in told:
-        return "temperature"
-    return "schema" if "schema" in told.lower() else None
-
-
-def _later(status: int, told: str, reason: str, headers: Mapping[str, str], now: datetime) -> Failure:
-    kind = {408: "timeout", 429: "rate_limited", 500: "server_error"}.get(status, "unavailable")
-    if status == 503 and _LOADING.search(told):
-        kind = "warming_up"
+def _in_time(failure: Failure, told: Told, headers: Mapping[str, str], now: datetime) -> Failure:
+    """`failure` with what the server says of another try, and when."""
+    should = headers.get("x-should-retry", "").strip().lower()
+    if failure.action == "refuse":
+        again = should == "true" and failure.kind == "refused"
+        return replace(failure, action="retry", kind="unavailable", spent="unavailable") if again else failure
     after = _retry_after_s(headers, now)
+    if after is None:
+        after = _told_wait_s(told.message)
     if after is not None and after > LONGEST_RETRY_AFTER_S:
-        reason = f"{status} (asks us to wait {after:.0f} s) {told}".strip()
-        return Failure(kind=kind, action="give_up", reason=reason, status=status)
-    action: Action = "give_up" if headers.get("x-should-retry", "").strip().lower() == "false" else "retry"
-    return Failure(kind=kind, action=action, reason=reason, status=status, retry_after_s=after)
+        reason = f"{failure.status} (asks us to wait {after:.0f} s) {told.line}".strip()
+        return replace(failure, action="give_up", reason=reason)
+    return replace(failure, action="give_up" if should == "false" else "retry", retry_after_s=after)
 
 
 def malformed(what: str) -> Failure:
     """A 200 that holds no completion."""
-    return Failure(kind="malformed", action="retry", reason=f"200, but {what}", status=200)
+    return _failure(row_without_status("malformed"), f"200, but {what}", 200)
 
 
 def object_in(body: bytes) -> dict[str, Any]:
@@ -182,7 +127,7 @@ def object_in(body: bytes) -> dict[str, Any]:
     try:
         plain = json.loads(body)
     except (ValueError, RecursionError) as error:
-        beginning = _start(body[: 32 * _MATCHED].decode("utf-8", "replace"))
+        beginning = start(body[:65536].decode("utf-8", "replace"))
         raise Failed(malformed(f"no JSON: {beginning}")) from error
     if not isinstance(plain, dict):
         raise Failed(malformed(f"a JSON {type(plain).__name__}"))
@@ -191,28 +136,52 @@ def object_in(body: bytes) -> dict[str, Any]:
 
 def of_error_object(error: object, now: datetime) -> Failure:
     """What an error inside a 200 means: its code where that is a status, its words otherwise."""
-    code = error.get("code") if isinstance(error, dict) else None
     body = json.dumps({"error": error}, ensure_ascii=False)
-    if isinstance(code, int) and 400 <= code < 600:
-        return of_status(code, body, {}, now)
-    told = _told(body)
-    failure = malformed(f"an error: {told}")
-    return _of_words(400, told, failure.reason) or _of_words(429, told, failure.reason) or failure
+    if isinstance(error, dict):
+        for name in ("code", "status", "status_code"):
+            if (status := _status(error.get(name))) is not None:
+                return of_status(status, body, {}, now)
+    told = told_in(body)
+    failure = malformed(f"an error: {told.line}")
+    row = row_of_words(told)
+    return failure if row is None else _failure(row, failure.reason, 200)
+
+
+def _status(value: object) -> int | None:
+    if isinstance(value, str) and value.isdecimal() and len(value) == 3:
+        value = int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and 400 <= value < 600 else None
+
+
+def of_object_without_choices(plain: Mapping[str, Any], now: datetime) -> Failure:
+    """What a 200 means whose object holds no choices: an error in its own form, or nothing that is known.
+
+    `{"object": "error", "code": 400, ...}`, `{"code": "Arrearage", ...}`, `{"base_resp": {...}}`, `{"detail": ...}`.
+    """
+    told = told_in(json.dumps({name: value for name, value in plain.items() if name != "choices"}, default=str))
+    if not told.names and not any(plain.get(name) for name in ("error", "message", "detail", "msg", "errors")):
+        return malformed("no choices")
+    return of_error_object(dict(plain), now)
 
 
 def too_slow(timeout_s: float) -> Failure:
     """A try that was cut off."""
-    return Failure(kind="timeout", action="retry", reason=f"no whole answer within {timeout_s:g} s")
+    return _failure(row_without_status("timeout"), f"no whole answer within {max(0.0, timeout_s):g} s")
 
 
-def unreachable(error: BaseException) -> Failure:
-    """No answer at all; the SDK keeps the transport's own error as the cause of its error."""
-    cause = error.__cause__ or error
-    reason = ": ".join(filter(None, (type(cause).__name__, str(cause))))
-    # By name: the HTTP client is a dependency of the SDK, not of ours.
-    unreached = any(base.__name__ in _NO_CONNECTION for base in type(cause).__mro__)
-    kind = "unreachable" if unreached else "connection"
-    return Failure(kind=kind, action="retry", reason=reason, unreached=unreached)
+def late(first_byte_s: float) -> Failure:
+    """A try whose answer has not begun."""
+    return _failure(row_without_status("first_byte"), f"no answer begun within {first_byte_s:g} s")
+
+
+def unreachable(reason: str) -> Failure:
+    """Nothing could be connected to."""
+    return _failure(row_without_status("unreachable"), reason)
+
+
+def broken(reason: str) -> Failure:
+    """A connection that was there and broke before the answer was whole."""
+    return _failure(row_without_status("connection"), reason)
 
 
 def said(text: str, secret: str = "") -> str:
@@ -225,42 +194,38 @@ def said(text: str, secret: str = "") -> str:
     return redacted_strictly(line.replace(secret, "***") if secret else line)[:_SHOWN]
 
 
-def _told(body: str) -> str:
-    """What an error says: the message with code, type and parameter where it has them, the start of the body else."""
-    try:
-        plain = json.loads(body)
-    except (ValueError, RecursionError):
-        return _start(body)
-    error = plain.get("error", plain) if isinstance(plain, dict) else plain
-    if isinstance(error, str):
-        return _start(error)
-    if not isinstance(error, dict):
-        return _start(body)
-    message = next((error[name] for name in ("message", "detail", "msg") if error.get(name)), None)
-    if isinstance(message, list):
-        # One entry a wrong field, each with the whole input beside it: its sense is in `msg`.
-        message = "; ".join(f"{one.get('loc')}: {one.get('msg')}" for one in message if isinstance(one, dict))
-    if not isinstance(message, str):
-        return _start(body)
-    named = [str(error[name]) for name in ("code", "type", "param") if isinstance(error.get(name), (str, int))]
-    return _start(f"{message} ({', '.join(named)})" if named else message)
-
-
-def _start(text: str) -> str:
-    """The first whole words of `text`: half of a secret looks like none."""
-    line = " ".join(text.split())
-    return line if len(line) <= _MATCHED else line[:_MATCHED].rpartition(" ")[0] or line[:_MATCHED]
-
-
 def _retry_after_s(headers: Mapping[str, str], now: datetime) -> float | None:
-    """Seconds >= 0, from milliseconds, seconds or a date; None where the headers say nothing."""
+    """Seconds >= 0, from milliseconds, seconds or a date; None where the headers say nothing that can be meant."""
     for name, unit_s in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         try:
-            return max(0.0, float(headers.get(name, "")) * unit_s)
+            return _meant(float(headers.get(name, "")) * unit_s)
         except ValueError:
             continue
+    until = _date(headers.get("retry-after", ""))
+    if until is None:
+        return None
+    # By the server's own clock where it tells: ours may be hours away from it.
+    after_s = (until - (_date(headers.get("date", "")) or now)).total_seconds()
+    return _meant(max(0.0, after_s))
+
+
+def _meant(seconds: float) -> float | None:
+    return seconds if 0 <= seconds <= _ABSURD_S else None
+
+
+def _date(text: str) -> datetime | None:
     try:
-        when = parsedate_to_datetime(headers.get("retry-after", ""))
+        when = parsedate_to_datetime(text)
     except (ValueError, OverflowError):
         return None
-    return max(0.0, ((when if when.tzinfo else when.replace(tzinfo=UTC)) - now).total_seconds())
+    return when if when.tzinfo else when.replace(tzinfo=UTC)
+
+
+def _told_wait_s(message: str) -> float | None:
+    """Seconds that a message names: "try again in 1m30.5s", "retry after 6 seconds"; None where it names none."""
+    if (found := _WAIT.search(message)) is None:
+        return None
+    try:
+        return _meant(sum(float(number) * _UNIT_S[unit.lower()] for number, unit in _PART.findall(found[1])))
+    except ValueError:
+        return None

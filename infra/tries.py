@@ -1,18 +1,24 @@
 """The tries of one call to an endpoint: which failures are tried again, after which pause, and what is the last word.
 
-The table is in `infra.model_errors`; what calls in a row come to is counted in `infra.breaker`.
+The table is in `infra.error_table`; what calls in a row come to is counted in `infra.breaker`.
 """
 
 import random
+import re
 
-from infra.breaker import Breaker
-from infra.model_errors import LONGEST_PAUSE_S, LONGEST_WARM_UP_PAUSE_S, MALFORMED_RETRIES, Failure
+from infra.breaker import ANSWERS_A_TRY, Breaker
+from infra.model_errors import Failure
 from runtime.errors import ModelRefused, ModelUnavailable, RunStopped
 from runtime.ports import Clock
 from runtime.settings import ServerSettings
 
 #: kind of the `RunStopped` for an endpoint that can be reached and gives no answer, call after call
 DOWN = "endpoint_down"
+#: the longest pause between two tries, seconds; a server that loads its model is asked again sooner
+LONGEST_PAUSE_S, LONGEST_WARM_UP_PAUSE_S = 120.0, 5.0
+
+#: what tells one error from the next where they are the same: numbers, ids, times
+_NUMBERED = re.compile(r"\b(?:\w+_)?[0-9a-f-]{8,}\b|\d+", re.IGNORECASE)
 
 
 class Tries:
@@ -24,18 +30,22 @@ class Tries:
         breaker: of the endpoint's model, shared by its calls.
         clock: waits between tries.
         rng: jitter.
+        budget: further tries that all calls to the endpoint's model may have spent at once; 0 = no bound.
     """
 
-    def __init__(self, endpoint: ServerSettings, key: str, breaker: Breaker, clock: Clock, rng: random.Random) -> None:
+    def __init__(
+        self, endpoint: ServerSettings, key: str, breaker: Breaker, clock: Clock, rng: random.Random, budget: int = 0
+    ) -> None:
         self._endpoint, self._key, self._breaker, self._clock, self._rng = endpoint, key, breaker, clock, rng
+        self._budget = budget
         self._given_up = breaker.given_up
         self._failures: list[Failure] = []
         self._ends_s = clock.monotonic() + endpoint.deadline_s
 
     @property
     def limit_s(self) -> float:
-        """How long the next try may take."""
-        return min(self._endpoint.timeout_s, self._ends_s - self._clock.monotonic())
+        """How long the next try may take, seconds >= 0."""
+        return max(0.0, min(self._endpoint.timeout_s, self._ends_s - self._clock.monotonic()))
 
     @property
     def failed(self) -> int:
@@ -71,19 +81,38 @@ class Tries:
             return RunStopped(failure.kind, told, failure.status)
         if failure.action in ("refuse", "change"):
             return ModelRefused(failure.kind, failure.reason, failure.status)
-        if failure.status == 500 and failure in self._failures[-2:-1]:
+        if self._is_poison():
             return ModelRefused(failure.kind, f"twice the same: {failure.reason}", failure.status)
         tries = "1 try" if len(self._failures) == 1 else f"{len(self._failures)} tries"
         # Another call gave the endpoint up after this one began.
         if self._breaker.given_up > self._given_up:
             return RunStopped(DOWN, f"{told} ({tries}; another call gave the endpoint up)", failure.status)
-        spent = sum(one.kind == "malformed" for one in self._failures) > MALFORMED_RETRIES
-        if failure.action == "give_up" or spent or len(self._failures) > endpoint.retries:
+        if failure.action == "give_up" or self._is_last():
             return ModelUnavailable(failure.kind, f"{told} ({tries})", failure.status)
         if not in_time:
             tries += f", and no time for another within {endpoint.deadline_s:g} s"
             return ModelUnavailable(failure.kind, f"{told} ({tries})", failure.status)
+        if not self._breaker.retry(self._budget):
+            tries += f", and none of the {self._budget} that this process may make again is left: "
+            tries += f"{ANSWERS_A_TRY} answers earn one"
+            return ModelUnavailable(failure.kind, f"{told} ({tries})", failure.status)
         return None
+
+    def _is_poison(self) -> bool:
+        """Whether this request, and no other, brings the server to fail: it has said the same twice in a row."""
+        failure, before = self._failures[-1], self._failures[-2:-1]
+        if failure.status != 500 or not before:
+            return False
+        same = [one for one in before if one.kind == failure.kind]
+        if failure.spent == "refuse":
+            return bool(same)
+        return any(_NUMBERED.sub("", one.reason) == _NUMBERED.sub("", failure.reason) for one in same)
+
+    def _is_last(self) -> bool:
+        """Whether the number of tries is used up: of all, or of those that failed alike."""
+        failure = self._failures[-1]
+        alike = sum(one.kind == failure.kind for one in self._failures)
+        return len(self._failures) > self._endpoint.retries or (failure.further is not None and alike > failure.further)
 
     def _pause_s(self, failure: Failure) -> float:
         """What the server asked for, and full jitter over a pause that doubles."""
@@ -97,7 +126,7 @@ class Tries:
         """What the call came to, beside what others came to: `RunStopped` where the endpoint is given up."""
         if isinstance(final, RunStopped):
             return final
-        if isinstance(final, ModelRefused) and failure.action != "retry":
+        if isinstance(final, ModelRefused) and (failure.action != "retry" or failure.spent == "refuse"):
             self._breaker.answered()
             return final
         if failure.unreached:

@@ -1,17 +1,18 @@
-"""The table of failures: each endpoint's own words for a condition, and words that mean nothing of the kind."""
+"""What a failure is read as: headers, errors inside a 200, words that a prompt may hold, and what is shown."""
 
 import json
 from datetime import UTC, datetime
 from typing import Any
 
-import httpx2
 import pytest
 
 from infra.model_errors import (
     LONGEST_RETRY_AFTER_S,
     Failure,
+    broken,
     malformed,
     of_error_object,
+    of_object_without_choices,
     of_status,
     said,
     unreachable,
@@ -25,108 +26,6 @@ def judged(status: int, error: Any, **headers: str) -> Failure:
     """What `status` with an OpenAI error, or any other body, means."""
     body = error if isinstance(error, str) else json.dumps({"error": error})
     return of_status(status, body, {name.replace("_", "-"): value for name, value in headers.items()}, NOW)
-
-
-@pytest.mark.parametrize("status", [400, 413, 422, 500])
-@pytest.mark.parametrize(
-    "message",
-    [
-        # OpenAI
-        "This model's maximum context length is 8192 tokens. However, your messages resulted in 9001 tokens.",
-        "Input tokens exceed the configured limit of 272000 tokens. (code context_length_exceeded)",
-        # vLLM
-        "'max_tokens' or 'max_completion_tokens' is too large: 16384. This model's maximum context length is 8192 "
-        "tokens and your request has 200 input tokens",
-        "You passed 5000 input tokens, however the model's context length is only 4096 tokens.",
-        # llama.cpp
-        "the request exceeds the available context size, try increasing it",
-        "request (9001 tokens) exceeds the available context size (4096 tokens)",
-        # DashScope
-        "<400> InternalError.Algo.InvalidParameter: Range of input length should be [1, 129024]",
-        # DeepSeek
-        "This model's maximum context length is 131072 tokens. Please reduce the length of the messages or completion.",
-        # SGLang
-        "The input (5000 tokens) is longer than the model's context length (4096 tokens).",
-        # Ollama
-        "the input length exceeds the context length",
-        # Anthropic and Gemini behind a compatible route
-        "prompt is too long: 210000 tokens > 200000 maximum",
-        "The input token count (1200000) exceeds the maximum number of tokens allowed (1048576).",
-    ],
-)
-def test_a_context_overflow_is_known_in_every_wording(status: int, message: str) -> None:
-    """Refused as `context`, never stepped down over `max_tokens`, never tried again over a 500."""
-    failure = judged(status, {"message": message})
-    assert (failure.kind, failure.action) == ("context", "refuse")
-    assert judged(status, json.dumps({"object": "error", "message": message})).kind == "context"
-    assert judged(status, message).kind == "context"
-
-
-def test_a_context_overflow_may_stand_in_the_type_or_code() -> None:
-    """Fields beside the message count."""
-    for named in ({"type": "exceed_context_size_error"}, {"code": "context_length_exceeded"}):
-        assert judged(400, {"message": "too big"} | named).kind == "context"
-
-
-@pytest.mark.parametrize(
-    ("status", "error", "kind", "action"),
-    [
-        (401, {"message": "Incorrect API key"}, "key", "stop"),
-        (403, "Forbidden", "key", "stop"),
-        (402, {"message": "Insufficient Balance"}, "quota", "stop"),
-        (402, "", "quota", "stop"),
-        (429, {"message": "You exceeded your current quota, please check your plan"}, "quota", "stop"),
-        (429, {"message": "x", "code": "insufficient_quota"}, "quota", "stop"),
-        (400, {"message": "Access denied, your account is not in good standing", "code": "Arrearage"}, "quota", "stop"),
-        (404, {"message": "The model `x` does not exist"}, "model_not_found", "stop"),
-        (404, {"message": "model 'qwen2.5:9b' not found"}, "model_not_found", "stop"),
-        (400, {"message": "Model Not Exist"}, "model_not_found", "stop"),
-        (400, {"message": "abc is not a valid model ID"}, "model_not_found", "stop"),
-        (404, "<html>404 page not found</html>", "not_found", "stop"),
-        (429, {"message": "Rate limit reached for requests"}, "rate_limited", "retry"),
-        (408, "", "timeout", "retry"),
-        (409, "", "unavailable", "retry"),
-        (425, "", "unavailable", "retry"),
-        (500, {"message": "internal error"}, "server_error", "retry"),
-        (502, "<html>bad gateway</html>", "unavailable", "retry"),
-        (503, {"message": "Loading model"}, "warming_up", "retry"),
-        (503, {"message": "The engine is currently overloaded"}, "unavailable", "retry"),
-        (504, "", "unavailable", "retry"),
-        (529, {"message": "overloaded_error"}, "unavailable", "retry"),
-        (400, {"message": "bad messages"}, "refused", "refuse"),
-        (405, "", "refused", "refuse"),
-        (413, "too large", "refused", "refuse"),
-        (302, "", "redirect", "stop"),
-        (308, "", "redirect", "stop"),
-    ],
-)
-def test_each_status_has_its_row(status: int, error: Any, kind: str, action: str) -> None:
-    """Kind and action by condition."""
-    failure = judged(status, error)
-    assert (failure.kind, failure.action, failure.status) == (kind, action, status)
-
-
-@pytest.mark.parametrize(
-    ("status", "message", "capability"),
-    [
-        (400, "Invalid parameter: 'response_format' of type 'json_schema' is not supported with this model.", "schema"),
-        (400, "This response_format type is unavailable now", "schema"),
-        (400, "'response_format.type' must be 'text' or 'json_object'", "schema"),
-        (400, "Invalid schema for response_format 'plan': In context=(), 'required' is required", "schema"),
-        (400, "'messages' must contain the word 'json' to use 'response_format' of type 'json_object'", "schema"),
-        (400, "The provided JSON schema contains features not supported by xgrammar.", "schema"),
-        (400, "JSON schema conversion failed: Error resolving ref #/x", "schema"),
-        (400, "Failed to initialize samplers: failed to parse grammar", "schema"),
-        (500, "Unrecognized schema: {}", "schema"),
-        (400, "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead.", "max_tokens"),
-        (400, "Unsupported value: 'temperature' does not support 0 with this model.", "temperature"),
-        (422, "temperature: unsupported", "temperature"),
-    ],
-)
-def test_what_an_endpoint_does_not_take_is_named(status: int, message: str, capability: str) -> None:
-    """The client asks in another way."""
-    failure = judged(status, {"message": message, "type": "invalid_request_error"})
-    assert (failure.action, failure.capability) == ("change", capability)
 
 
 @pytest.mark.parametrize("status", [400, 422, 429, 500])
@@ -168,12 +67,138 @@ def test_the_reason_is_what_the_error_says(body: str, reason: str) -> None:
     assert of_status(400, body, {}, NOW).shown("").reason == reason
 
 
-def test_a_wait_is_bounded() -> None:
-    """What is asked for is kept up to the bound and ends the tries beyond it."""
-    assert judged(503, "", retry_after=str(LONGEST_RETRY_AFTER_S)).retry_after_s == LONGEST_RETRY_AFTER_S
-    over = judged(503, "", retry_after=str(LONGEST_RETRY_AFTER_S + 1))
-    assert (over.action, over.retry_after_s) == ("give_up", None)
-    assert judged(503, "", retry_after_ms="1500", retry_after="9").retry_after_s == 1.5
+#: sentences that a task may well hold, each of which would decide something
+PROMPTS = {
+    "quota": "The customer says: insufficient_quota, you exceeded your current quota, arrearage, no credits.",
+    "context": "Explain why this model's maximum context length is 8192 tokens and what context_length_exceeded means.",
+    "model": "model_not_found: the model `Corolla` does not exist, says the dealer.",
+    "filter": "Was the post flagged by the content filter for inappropriate content?",
+    "schema": "Why does response_format json_schema fail with unsupported grammar errors?",
+    "tools": "Why is 'tools' not supported, and tool calling not enabled, in this old library?",
+    "thinking": "Set enable_thinking to false, as reasoning_effort is not supported.",
+    "system": "The system role is not supported and conversation roles must alternate, it says.",
+    "temperature": "The thermostat's 'temperature' is invalid: temperature must be below 30 degrees.",
+    "cap": "Why is max_tokens too large, and max_completion_tokens unknown?",
+    "stream": "Streaming is not supported in this stream, says 'stream_options' invalid.",
+    "poison": "Why does it say Failed to parse tool call arguments as JSON?",
+    "wait": "Please try again in 900 seconds or so, says the shop's web page.",
+}
+
+
+@pytest.mark.parametrize("prompt", PROMPTS.values(), ids=PROMPTS)
+@pytest.mark.parametrize("status", [400, 403, 404, 422, 429, 500, 503])
+def test_what_an_error_repeats_of_the_request_means_nothing(prompt: str, status: int) -> None:
+    """Whatever the prompt says, the status decides, and no word of the prompt is shown."""
+    sent = json.dumps({"model": "m", "messages": [{"role": "user", "content": f"Task.\n{prompt}"}]}).encode()
+    for error in (
+        {"error": {"message": "wrong: messages.0.content: %s", "type": "invalid_request_error"}},
+        {"error": "could not handle {'role': 'user', 'content': \"%s\"}"},
+        {"detail": [{"loc": ["body", "messages"], "msg": "bad input", "input": "%s"}]},
+        {"detail": [{"loc": ["body", "messages"], "msg": "bad input %s"}]},
+        "<html>500: %s</html>",
+    ):
+        body = error if isinstance(error, str) else json.dumps(error)
+        echo = body.replace("%s", prompt if isinstance(error, str) else json.dumps(prompt)[1:-1])
+        expected = of_status(status, body.replace("%s", "nothing"), {}, NOW)
+        failure = of_status(status, echo, {}, NOW, sent)
+        assert (failure.kind, failure.action, failure.retry_after_s) == (expected.kind, expected.action, None)
+        assert not [word for word in prompt.split()[1:-1] if len(word) > 6 and f" {word} " in f" {failure.reason} "]
+
+
+def test_an_error_keeps_its_own_words_beside_those_of_the_request() -> None:
+    """Taken out is what the request says, not what the server says about it, and not its code."""
+    sent = json.dumps({"messages": [{"content": "the quick brown fox jumps over"}]}).encode()
+    told = "Your input 'the quick brown fox jumps over' was blocked: maximum context length is 10 tokens"
+    failure = of_status(400, json.dumps({"error": {"message": told}}), {}, NOW, sent)
+    assert failure.reason == "400 Your input '\u2026' was blocked: maximum context length is 10 tokens"
+    assert failure.kind == "context"
+    coded = {"error": {"message": "the quick brown fox jumps over", "code": "insufficient_quota"}}
+    assert of_status(429, json.dumps(coded), {}, NOW, sent).kind == "quota"
+
+
+@pytest.mark.parametrize("sent", [b"", b"{", b"\xff", b"[]", b"3", b"null", b"[" * 10_000])
+def test_a_request_that_cannot_be_read_takes_nothing_out(sent: bytes) -> None:
+    """The error is read as it is."""
+    assert of_status(400, '{"error": "a b c d e"}', {}, NOW, sent).reason == "400 a b c d e"
+
+
+@pytest.mark.parametrize(
+    ("headers", "asked_s"),
+    [
+        ({}, None),
+        ({"retry-after": "17"}, 17.0),
+        ({"retry-after": "0"}, 0.0),
+        ({"retry-after": "2.5"}, 2.5),
+        ({"retry-after": " 3 "}, 3.0),
+        ({"retry-after-ms": "2500"}, 2.5),
+        ({"retry-after-ms": "1500", "retry-after": "9"}, 1.5),
+        ({"retry-after-ms": "soon", "retry-after": "9"}, 9.0),
+        ({"retry-after": "Thu, 01 Jan 2026 00:01:00 GMT"}, 60.0),
+        ({"retry-after": "Thu, 01 Jan 2020 00:00:00 GMT"}, 0.0),
+        # A server whose clock is an hour ahead of ours.
+        ({"retry-after": "Thu, 01 Jan 2026 01:00:30 GMT", "date": "Thu, 01 Jan 2026 01:00:00 GMT"}, 30.0),
+        ({"retry-after": "Thu, 01 Jan 2026 00:00:30 GMT", "date": "odd"}, 30.0),
+        ({"retry-after": str(LONGEST_RETRY_AFTER_S)}, LONGEST_RETRY_AFTER_S),
+        ({"retry-after": "-3"}, None),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after": "inf"}, None),
+        ({"retry-after": "1e9"}, None),
+        ({"retry-after": "9" * 400}, None),
+        ({"retry-after": "Thu, 01 Jan 2099 00:00:00 GMT"}, None),
+        ({"retry-after": "Thu, 01 Jan 99999999999 00:00:00 GMT"}, None),
+        ({"retry-after": "Xyz, 99 Foo 2026 99:99:99 GMT"}, None),
+    ],
+)
+def test_a_wait_is_read_from_what_servers_write(headers: dict[str, str], asked_s: float | None) -> None:
+    """Milliseconds, seconds or a date; what nobody can mean counts as not said, and the try is made again."""
+    for status in (429, 503):
+        failure = of_status(status, "", headers, NOW)
+        assert (failure.action, failure.retry_after_s) == ("retry", asked_s)
+
+
+@pytest.mark.parametrize(
+    ("message", "asked_s"),
+    [
+        ("Rate limit reached. Please try again in 20s. Visit the dashboard.", 20.0),
+        ("Please try again in 245ms.", 0.245),
+        ("Please try again in 1m30.5s.", 90.5),
+        ("Please retry after 6 seconds.", 6.0),
+        ("Please retry in 37.43s", 37.43),
+        ("Try again in 2 minutes", 120.0),
+        ("Try again in 1.2.3s", None),
+        ("Try again in a moment", None),
+        ("Try again in 3 days", None),
+    ],
+)
+def test_a_wait_may_stand_in_the_message(message: str, asked_s: float | None) -> None:
+    """Where no header says it; a header goes before it."""
+    assert judged(429, {"message": message}).retry_after_s == asked_s
+    assert judged(429, {"message": message}, retry_after="5").retry_after_s == 5.0
+
+
+@pytest.mark.parametrize("value", [str(LONGEST_RETRY_AFTER_S + 1), "86400", "Fri, 02 Jan 2026 00:00:00 GMT"])
+def test_a_wait_beyond_the_bound_ends_the_tries(value: str) -> None:
+    """No worker waits that long for one call."""
+    over = judged(429, "", retry_after=value)
+    assert (over.action, over.retry_after_s, over.spent) == ("give_up", None, "unavailable")
+    assert "asks us to wait" in over.reason
+
+
+@pytest.mark.parametrize(
+    ("status", "should", "action"),
+    [
+        (503, "false", "give_up"),
+        (503, "true", "retry"),
+        (503, "perhaps", "retry"),
+        (400, "true", "retry"),
+        (400, "false", "refuse"),
+        (401, "true", "stop"),
+    ],
+)
+def test_a_server_may_say_whether_another_try_helps(status: int, should: str, action: str) -> None:
+    """It knows of its own errors; a key stays wrong."""
+    assert judged(status, "", x_should_retry=should).action == action
 
 
 def test_a_redirect_names_its_target_and_does_not_trust_it() -> None:
@@ -187,13 +212,18 @@ def test_a_redirect_names_its_target_and_does_not_trust_it() -> None:
     ("error", "kind"),
     [
         ({"code": 429, "message": "slow"}, "rate_limited"),
+        ({"code": "429", "message": "slow"}, "rate_limited"),
+        ({"status": 503, "message": "busy"}, "unavailable"),
         ({"code": 200, "message": "odd"}, "malformed"),
-        ({"code": "429", "message": "slow"}, "malformed"),
+        ({"code": 40303, "message": "This model's maximum context length is 4096 tokens."}, "context"),
         ({"code": True}, "malformed"),
+        ({"code": "Arrearage", "message": "Access denied"}, "quota"),
+        ({"message": "no", "code": "content_filter"}, "content_filter"),
         ("insufficient_quota", "quota"),
         ("maximum context length", "context"),
         (["x"], "malformed"),
         (True, "malformed"),
+        ("odd", "malformed"),
     ],
 )
 def test_an_error_object_is_judged_by_its_code_and_words(error: Any, kind: str) -> None:
@@ -201,30 +231,30 @@ def test_an_error_object_is_judged_by_its_code_and_words(error: Any, kind: str) 
     assert of_error_object(error, NOW).kind == kind
 
 
-def test_no_answer_is_told_by_its_cause() -> None:
-    """The transport's error, not the SDK's."""
-    outer = ValueError("Connection error.")
-    outer.__cause__ = ConnectionResetError("all attempts\nfailed")
-    assert unreachable(outer).shown("").reason == "ConnectionResetError: all attempts failed"
-    assert unreachable(EOFError()).reason == "EOFError"
-
-
 @pytest.mark.parametrize(
-    ("error", "unreached"),
+    ("plain", "kind"),
     [
-        (httpx2.ConnectError, True),
-        (httpx2.ConnectTimeout, True),
-        (httpx2.ProxyError, True),
-        (httpx2.ReadError, False),
-        (httpx2.WriteError, False),
-        (httpx2.RemoteProtocolError, False),
-        (httpx2.DecodingError, False),
+        ({"object": "error", "message": "maximum context length", "code": 400}, "context"),
+        ({"object": "error", "message": "slow down", "code": 429}, "rate_limited"),
+        ({"code": "Arrearage", "message": "Access denied.", "request_id": "r"}, "quota"),
+        ({"base_resp": {"status_code": 1008, "status_msg": "insufficient balance"}}, "quota"),
+        ({"detail": "response_format is not supported"}, "no_schema"),
+        ({"code": 500, "msg": "system busy", "success": False}, "server_error"),
+        ({"error_code": 336, "error_msg": "odd"}, "malformed"),
+        ({"id": "x", "model": "m"}, "malformed"),
+        ({}, "malformed"),
+        ({"choices": []}, "malformed"),
     ],
 )
-def test_no_connection_is_told_from_a_broken_one(error: type[Exception], unreached: bool) -> None:
+def test_an_object_without_choices_may_be_an_error(plain: dict[str, Any], kind: str) -> None:
+    """In the forms in which servers put one into a 200."""
+    assert of_object_without_choices(plain, NOW).kind == kind
+
+
+def test_no_connection_is_told_from_a_broken_one() -> None:
     """The first is the endpoint's state, the second may be the fate of one request."""
-    failure = unreachable(error("odd"))
-    assert (failure.unreached, failure.kind) == (unreached, "unreachable" if unreached else "connection")
+    assert (unreachable("odd").unreached, unreachable("odd").kind) == (True, "unreachable")
+    assert (broken("odd").unreached, broken("odd").kind) == (False, "connection")
 
 
 def test_half_a_secret_is_never_left() -> None:

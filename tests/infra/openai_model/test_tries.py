@@ -3,7 +3,7 @@
 import pytest
 from scripted_endpoint import OK, SECRET, asking, failed, http, scripted
 
-from infra.model_errors import LONGEST_WARM_UP_PAUSE_S
+from infra.tries import LONGEST_WARM_UP_PAUSE_S
 from runtime.errors import ModelRefused, ModelUnavailable, RunStopped
 
 
@@ -38,6 +38,7 @@ async def test_pauses_double_with_jitter_up_to_the_number_of_tries() -> None:
         ("retry_after", "-3", 0.0),
         ("retry_after", "soon", 0.0),
         ("retry_after", "nan", 0.0),
+        ("retry_after", "1e9", 0.0),
         ("retry_after", "Thu, 01 Jan 99999999999 00:00:00 GMT", 0.0),
     ],
 )
@@ -49,7 +50,7 @@ async def test_a_server_is_not_asked_sooner_than_it_says(name: str, value: str, 
     assert asked_s <= pause <= asked_s + 1.0
 
 
-@pytest.mark.parametrize("value", ["86400", "Fri, 02 Jan 2026 00:00:00 GMT", "inf"])
+@pytest.mark.parametrize("value", ["86400", "Fri, 02 Jan 2026 00:00:00 GMT"])
 async def test_a_server_that_asks_for_too_long_is_unavailable(value: str) -> None:
     """No worker waits a day: the try was the last one."""
     async with asking(http(429, "{}", retry_after=value)) as asked:
@@ -80,7 +81,7 @@ async def test_a_500_that_repeats_itself_is_refused() -> None:
     async with asking(failed(500, "Failed to parse tool call arguments")) as asked:
         with pytest.raises(ModelRefused, match="twice the same") as caught:
             await asked.complete()
-    assert caught.value.kind == "server_error"
+    assert caught.value.kind == "poisoned"
     assert len(asked.bodies) == 2
 
 
