@@ -78,7 +78,8 @@ def _named(*names: str) -> frozenset[str]:
 #: how a parameter is refused, somewhere behind or before its name
 _NO = (
     r"(?:(?:un|n.t |not |no longer |cannot |only )support|unknown|unrecogni[sz]ed|invalid(?!_request)|unavailable"
-    r"|failed|unresolved|error resolving|not (?:be )?(?:permitted|allowed|enabled|available|implemented|accepted|valid|configured)"
+    r"|failed|unresolved|error resolving"
+    r"|not (?:be )?(?:permitted|allowed|enabled|available|implemented|accepted|valid|configured)"
     r"|extra[_ ](?:inputs|forbidden|fields)|unexpected|must (?:be|not|have)|should be|has to be|deprecated|requires?\b"
     r"|only (?:the default|be allowed|allowed)|cannot|can.t|restricted|no endpoints found|missing"
     r"|does not have|passed back|ignored|\u4e0d\u652f\u6301|\u5fc5\u987b)"
