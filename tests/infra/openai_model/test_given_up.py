@@ -37,7 +37,7 @@ BUSY = failed(503, "overloaded")
 async def test_a_run_goes_on_when_its_endpoint_is_back() -> None:
     """Stopped while nobody listens, and again when resumed too early; then the same model is asked as before."""
     async with AsyncExitStack() as held:
-        clients = Clients({}, FakeClock(), held)
+        clients = Clients({}, FakeClock(), held, rest_s=0.0)
         async with scripted(OK) as server:
             model = executor(clients, server.url, retries=2)
             await model.complete(REQUEST, KEY)
@@ -60,7 +60,7 @@ async def test_no_tls_is_no_connection(greeting: bytes) -> None:
 
     async with AsyncExitStack() as held, await asyncio.start_server(plain, "127.0.0.1", 0) as listening:
         port = listening.sockets[0].getsockname()[1]
-        model = executor(Clients({}, FakeClock(), held), f"https://127.0.0.1:{port}/v1", retries=1)
+        model = executor(Clients({}, FakeClock(), held, rest_s=0.0), f"https://127.0.0.1:{port}/v1", retries=1)
         with pytest.raises(RunStopped) as caught:
             await model.complete(REQUEST, KEY)
     assert caught.value.kind == "unreachable"
@@ -102,7 +102,7 @@ async def test_an_endpoint_that_was_given_up_needs_one_answer() -> None:
 async def test_runs_of_a_process_count_together() -> None:
     """Whoever asks the same model at the same endpoint; another model there is not concerned."""
     async with AsyncExitStack() as held, scripted(BUSY) as server:
-        clients = Clients({}, FakeClock(), held)
+        clients = Clients({}, FakeClock(), held, rest_s=0.0)
         models = [executor(clients, server.url, retries=0, stop_after=2) for _ in range(2)]
         other = executor(clients, server.url, model="other", retries=0, stop_after=2)
         outcomes = [await outcome(one) for one in (*models, other)]
@@ -191,4 +191,4 @@ async def under_way() -> AsyncIterator[tuple[Scripted, Clients, anyio.Semaphore,
         await writer.drain()
 
     async with AsyncExitStack() as held, scripted(late, late, late, BUSY) as server:
-        yield server, Clients({}, FakeClock(), held), arrived, release
+        yield server, Clients({}, FakeClock(), held, rest_s=0.0), arrived, release

@@ -177,7 +177,7 @@ async def openai_model(
 ) -> AsyncIterator[OpenAIModel]:
     """A model with connections of its own."""
     async with AsyncExitStack() as stack:
-        yield OpenAIModel(models, endpoints, Clients(keys, clock, stack), clock, rng)
+        yield OpenAIModel(models, endpoints, Clients(keys, clock, stack, rest_s=0.0), clock, rng)
 
 
 @asynccontextmanager
