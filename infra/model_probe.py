@@ -183,10 +183,10 @@ class _Probe:
         if ability not in self.findings:
             self.findings[ability] = Finding(ability=ability, verdict=verdict, sent=sent, status=200, got=got)
 
-    def questions(self, *, briefly: bool) -> list[Callable[[], Awaitable[None]]]:
-        """What is asked side by side, once a plain question is answered."""
+    def questions(self, plain: ChatAnswer, *, briefly: bool) -> list[Callable[[], Awaitable[None]]]:
+        """What is asked side by side, once a plain question is answered; other switches only of a model that thinks."""
         few: list[Callable[[], Awaitable[None]]] = [self.by_schema, self.with_tool]
-        if self.findings["thinking off"].verdict != "yes":
+        if _thinks(plain):
             few += [partial(self.with_switch, profile) for profile in _SWITCHES if profile != self.model.thinking]
         more = [self.by_object, self.by_call, self.with_two, self.with_history, self.counting, self.as_stream]
         return few if briefly else [*few, *more]
@@ -358,7 +358,7 @@ async def probe(
         plain = await one.plain()
     if plain.answer is not None:
         one.judge_plain(plain.answer)
-        await _side_by_side(one.questions(briefly=briefly))
+        await _side_by_side(one.questions(plain.answer, briefly=briefly))
     return one.probed(plain, window[0])
 
 
