@@ -218,7 +218,7 @@ def _repair(answer: ChatAnswer, error: UnreadableAnswer) -> list[Message]:
     cut = " Your answer was cut off at the length limit: be shorter." if answer.finish_reason == "length" else ""
     told = f"That answer could not be used: {error.reason}{cut} Answer again with the one JSON object only."
     return [
-        {"role": "assistant", "content": clean_text(answer.content)[:_SHOWN_CHARS].strip() or "(empty)"},
+        {"role": "assistant", "content": defused(answer.content[:_SHOWN_CHARS]).strip() or "(empty)"},
         {"role": "user", "content": told},
     ]
 

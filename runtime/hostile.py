@@ -44,12 +44,17 @@ _LINK = re.compile(
       | !?\[[^\]\n]{0,200}\]\(\s{0,9}(?:[a-z][a-z0-9+.-]{0,20}:|//|www\.)""",
     re.IGNORECASE | re.VERBOSE,
 )
+#: what chat templates of the common families set turns and tools apart with: after `<`, and after `[`
+TEMPLATE_TAGS = (
+    r"\|[^|<>\n]{1,60}\|>|</?SYS>>"
+    r"|/?(?:s|bos|eos|pad|unk|think|thinking|reasoning|tool_calls?|tool_response|function_calls?|function_response)>"
+    r"|/?(?:start_of_turn|end_of_turn|start_of_image|end_of_utterance|begin_of_text|end_of_text|system|assistant)>"
+)
+TEMPLATE_BRACKETS = r"/?(?:INST|SYSTEM_PROMPT|TOOL_CALLS|AVAILABLE_TOOLS|TOOL_RESULTS|ASSISTANT)\]"
 _ROLE = re.compile(
-    r"""<\|[^|<>\n]{1,60}\|>|\[/?(?:INST|SYSTEM_PROMPT|TOOL_CALLS|AVAILABLE_TOOLS|TOOL_RESULTS|ASSISTANT)\]|<</?SYS>>
-      | </?(?:s|bos|eos|pad|unk|think|thinking|reasoning|tool_calls?|tool_response|function_calls?|function_response)>
-      | </?(?:start_of_turn|end_of_turn|start_of_image|end_of_utterance|begin_of_text|end_of_text|system|assistant)>
-      | ^[ \t>*#]{0,20}(?:system|assistant|developer|human|instruction|response|ipython)[ \t*]{0,5}:
-      | ^[ \t]{0,20}\#{2,3}[ \t]{0,5}(?:system|assistant|instructions?|response|human|user)\b[ \t]{0,5}:?[ \t]{0,5}$""",
+    rf"""<(?:{TEMPLATE_TAGS})|\[{TEMPLATE_BRACKETS}
+      | ^[ \t>*#]{{0,20}}(?:system|assistant|developer|human|instruction|response|ipython)[ \t*]{{0,5}}:
+      | ^[ \t]{{0,20}}\#{{2,3}}[ \t]{{0,5}}(?:system|assistant|instructions?|response|human|user)\s{{0,5}}:?\s{{0,5}}$""",
     re.IGNORECASE | re.VERBOSE | re.MULTILINE,
 )
 _SECTION = re.compile(
@@ -154,8 +159,27 @@ _PATTERNS = {
 }
 
 
+def seen(text: str) -> str:
+    """`text` without what shows nothing; joiners stay where they stand alone."""
+    return text if text.isascii() else _JOINED.sub("", "".join(one for one in text if not _is_unseen(one)))
+
+
+class _Alike(dict[int, int]):
+    """Code point -> the one it is compatible with, where that is one."""
+
+    def __missing__(self, code: int) -> int:
+        like = unicodedata.normalize("NFKC", chr(code))
+        self[code] = ord(like) if len(like) == 1 else code
+        return self[code]
+
+
+def alike(text: str) -> str:
+    """`text` with each character as the one it is compatible with, at the same place."""
+    return text if text.isascii() else text.translate(_Alike())
+
+
 def plain(text: str) -> str:
-    """`text` in compatibility form, without what shows nothing."""
+    """`text` in compatibility form, without what shows nothing and without joiners."""
     if text.isascii():
         return text
     return "".join(one for one in unicodedata.normalize("NFKC", text) if not _is_unseen(one) and one not in _JOINERS)

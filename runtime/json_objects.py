@@ -64,7 +64,7 @@ def _candidates(text: str, names: Collection[str]) -> tuple[list[dict[str, Any]]
         try:
             value = _parsed(piece)
         except _Twice as error:
-            raise UnreadableAnswer("duplicate", f"the field {error} stands twice and differs.") from error
+            raise UnreadableAnswer("duplicate", f"the field {str(error)[:40]!r} stands twice and differs.") from error
         except (ValueError, ArithmeticError, RecursionError) as error:
             none = UnreadableAnswer("broken", f"the JSON object cannot be read: {error}.")
             continue

@@ -2,7 +2,8 @@
 
 A prompt file holds `# system` and, where the stage has one, `# user`, each on a line of its own, with `{{names}}` to be
 filled in. What is filled in stands in sections, `<task>` to `</task>` and so on. Task, memory and trajectory text is
-hostile: our marks inside it are defused, so that a memory cannot close its section or pose as another one.
+hostile: our marks inside it are defused, so that a memory cannot close its section or pose as another one, and so are
+the tokens of chat templates, which some servers obey wherever they stand.
 """
 
 import re
@@ -16,6 +17,7 @@ from events.bank import Item
 from events.codec import clean_text
 from events.errors import BadInput, UnknownName
 from events.ids import RunId, Stage
+from runtime.hostile import TEMPLATE_BRACKETS, TEMPLATE_TAGS, alike, seen
 from runtime.ports import Blobs
 from runtime.task import Message, Tool
 
@@ -35,8 +37,16 @@ PLACEHOLDERS: dict[str, tuple[frozenset[str], frozenset[str]]] = {
 }
 
 _MARKS = "task|experiences|plan|trajectory|outcome|policy|tools|existing|new"
-_OUR_MARK = re.compile(rf"<(?=\s*/?\s*(?:{_MARKS})\b)", re.IGNORECASE)
-_OUR_INDEX = re.compile(r"^([ \t]*)\[(?=\s*[PE]\s*[0-9]+\s*\])", re.IGNORECASE | re.MULTILINE)
+#: what begins a mark, ours or a template's, and a line that poses as a memory
+_MARK = re.compile(
+    rf"(?P<tag><)(?=\s*/?\s*(?:{_MARKS})\b|{TEMPLATE_TAGS})|(?P<bracket>\[)(?={TEMPLATE_BRACKETS})"
+    r"|^(?P<indent>[^\S\n]*)\[(?=\s*[PE]\s*[0-9]+\s*\])",
+    re.IGNORECASE | re.MULTILINE,
+)
+#: joiners that join nothing
+_JOINER = re.compile("(?<=[\x21-\x7e])[\u200c\u200d]+|[\u200c\u200d]+(?=[\x21-\x7e])")
+#: whatever ends a line for some reader
+_BREAK = re.compile("\r\n?|[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 _PLACEHOLDER = re.compile(r"\{\{([a-z_]+)\}\}")
 _PART = re.compile(r"^# (system|user)[ \t]*$", re.MULTILINE)
 
@@ -154,11 +164,36 @@ def _filled(template: str, values: Mapping[str, str]) -> str:
 
 
 def defused(text: str) -> str:
-    """`text` in which none of our marks works: `</task>` reads `&lt;/task>`, a line's `[P1]` reads `([P1]`."""
-    text = clean_text(text)
-    if "<" in text:
-        text = _OUR_MARK.sub("&lt;", text)
-    return _OUR_INDEX.sub(r"\1([", text) if "[" in text else text
+    """`text` in which no mark works, ours or a chat template's, and every line ends in one way.
+
+    `</task>` reads `&lt;/task>`, `[INST]` reads `&#91;INST]`, a line's `[P1]` reads `([P1]`, in whatever characters
+    they are written. What shows nothing is gone.
+    """
+    text = _BREAK.sub("\n", seen(clean_text(text)))
+    if not text.isascii():
+        text = _edited(text, _JOINER)
+    return _edited(text, _MARK)
+
+
+def _edited(text: str, what: re.Pattern[str]) -> str:
+    """`text` with each place defused where `what` is found in its like."""
+    parts, at = list[str](), 0
+    for found in what.finditer(alike(text)):
+        parts += [text[at : found.start()], _instead(found)]
+        at = found.end()
+    return "".join([*parts, text[at:]])
+
+
+def _instead(found: re.Match[str]) -> str:
+    match found.lastgroup:
+        case "tag":
+            return "&lt;"
+        case "bracket":
+            return "&#91;"
+        case "indent":
+            return f"{found['indent']}(["
+        case _:
+            return ""
 
 
 def section(mark: str, text: str) -> str:
@@ -226,7 +261,10 @@ def task_text(messages: Iterable[Message]) -> str:
 
 
 def trajectory_text(messages: Iterable[Message], limit: int) -> str:
-    """What happened, message by message, system text aside; head and tail when it is longer than `limit` characters."""
+    """What happened, message by message, system text aside; head and tail when it is longer than `limit` characters.
+
+    Only a message begins at the start of a line: further lines are set in, so that none can pose as another message.
+    """
     text = "\n".join(line for message in messages for line in _told(message))
     if len(text) <= limit:
         return text
@@ -236,13 +274,13 @@ def trajectory_text(messages: Iterable[Message], limit: int) -> str:
 
 
 def _told(message: Message) -> list[str]:
-    text = message_text(message)
+    text = _set_in(message_text(message))
     match message.get("role"):
         case "assistant":
             calls = message.get("tool_calls") or []
             lines = [f"agent: {text}"] if text or not calls else []
             return lines + [
-                f"agent calls {call['function']['name']}({call['function']['arguments']})" for call in calls
+                _set_in(f"agent calls {call['function']['name']}({call['function']['arguments']})") for call in calls
             ]
         case "tool":
             return [f"tool: {text}"]
@@ -250,3 +288,7 @@ def _told(message: Message) -> list[str]:
             return [f"user: {text}"]
         case _:
             return []
+
+
+def _set_in(text: str) -> str:
+    return _BREAK.sub("\n", text).replace("\n", "\n  ")
