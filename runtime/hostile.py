@@ -54,7 +54,7 @@ TEMPLATE_BRACKETS = r"/?(?:INST|SYSTEM_PROMPT|TOOL_CALLS|AVAILABLE_TOOLS|TOOL_RE
 _ROLE = re.compile(
     rf"""<(?:{TEMPLATE_TAGS})|\[{TEMPLATE_BRACKETS}
       | ^[ \t>*#]{{0,20}}(?:system|assistant|developer|human|instruction|response|ipython)[ \t*]{{0,5}}:
-      | ^[ \t]{{0,20}}\#{{2,3}}[ \t]{{0,5}}(?:system|assistant|instructions?|response|human|user)\s{{0,5}}:?\s{{0,5}}$""",
+      | ^[ \t]{{0,20}}\#{{2,3}}[ \t]{{0,5}}(?:system|assistant|instructions?|response|human|user)\s?:?\s{{0,5}}$""",
     re.IGNORECASE | re.VERBOSE | re.MULTILINE,
 )
 _SECTION = re.compile(
