@@ -2,7 +2,7 @@
 
 UTF-8 CSV with a header line and a line feed at the end of each line. An empty cell is what the log does not hold: the
 episode has not come that far, was abandoned, or the endpoint did not count its tokens. `true` and `false` are booleans;
-ids in one cell are separated by spaces.
+ids in one cell are separated by spaces. A text that a spreadsheet would take for a formula has an apostrophe before it.
 
 | column | meaning |
 |---|---|
@@ -57,6 +57,9 @@ COLUMNS = (
     "steps", "errors", "planning_version", "execution_version", "planning_ids", "execution_ids", "bank_planning",
     "bank_execution", *_TOKENS, "calls", "first_at", "last_at",
 )  # fmt: skip
+
+#: what a spreadsheet takes for the beginning of a formula
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 #: a cell before it is written; None = empty
 _Cell = str | int | float | bool | None
@@ -179,4 +182,10 @@ def _add_usage(row: dict[str, _Cell], stage: str, usage: Usage) -> None:
 
 
 def _written(row: dict[str, _Cell]) -> dict[str, _Cell]:
-    return {name: str(cell).lower() if isinstance(cell, bool) else cell for name, cell in row.items()}
+    return {name: _cell(cell) for name, cell in row.items()}
+
+
+def _cell(cell: _Cell) -> _Cell:
+    if isinstance(cell, bool):
+        return str(cell).lower()
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell

@@ -23,6 +23,7 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 from typing_extensions import override
 
 from infra.clock import SystemClock
+from infra.escapes import json_escaped
 from infra.redaction import redacted, suspicious
 from runtime.logger import settled
 from runtime.ports import Job
@@ -197,9 +198,9 @@ def _short(text: str) -> str:
 
 def _as_json(_: WrappedLogger, __: str, event: EventDict) -> str:
     try:
-        return _ENCODER.encode(event).decode()
+        return json_escaped(_ENCODER.encode(event).decode())
     except (ValueError, OverflowError, TypeError):  # a lone surrogate, a number of more than 64 bits
-        return _THOROUGH_ENCODER.encode(event)
+        return json_escaped(_THOROUGH_ENCODER.encode(event))
 
 
 class _Line:

@@ -5,7 +5,6 @@ Nothing that a model, a task or a file wrote is interpreted: no markup, no contr
 
 import json
 import os
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,15 +16,13 @@ import msgspec
 from rich.cells import cell_len
 
 from events.errors import BadInput
+from infra.escapes import json_escaped
 from workers import paths
 from workers.tables import Column, aligned, draw
 from workers.terminal import printable, printable_block
 
 #: version of the envelope
 ENVELOPE = 1
-
-#: what JSON lets through and a terminal may obey: DEL, C1, direction and line separators
-_RAW = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 
 
 def utc_now() -> str:
@@ -36,7 +33,7 @@ def utc_now() -> str:
 def json_text(value: object, *, indent: int | None = None) -> str:
     """`value` as JSON that is safe to show on a terminal."""
     text = json.dumps(msgspec.to_builtins(value), ensure_ascii=False, allow_nan=False, indent=indent)
-    return _RAW.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return json_escaped(text)
 
 
 def _stdout() -> TextIO:
@@ -96,8 +93,8 @@ class Output:
             self._write("".join(f"{indent}{line}\n" for line in printable_block(text).split("\n")))
 
     def raw(self, text: str) -> None:
-        """Text that is the command's product, such as a configuration file, as it is."""
-        self._write(text)
+        """Text that is the command's product, JSON or a configuration file: as it is, but on a terminal escaped."""
+        self._write(json_escaped(text) if self.out.isatty() else text)
 
     def note(self, text: str) -> None:
         """Progress, hints and warnings: on stderr, with or without --json."""

@@ -2,12 +2,16 @@
 
 import re
 
-#: C0 and C1 controls, DEL, direction overrides and isolates, line and paragraph separators, lone surrogates
-_HOSTILE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+from infra.escapes import UNSEEN
+
+#: what a terminal may obey and a reader not see, and lone surrogates
+_HOSTILE = re.compile(f"[\x00-\x1f{UNSEEN}\ud800-\udfff]")
 
 
 def _escaped(match: re.Match[str]) -> str:
     code = ord(match[0])
+    if code > 0xFFFF:
+        return f"\\U{code:08x}"
     return {9: "\\t", 10: "\\n", 13: "\\r"}.get(code) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
 
 

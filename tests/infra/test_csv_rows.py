@@ -62,3 +62,13 @@ async def test_rows_of_no_run(tmp_path: Path) -> None:
     with pytest.raises(UnreadableEvent, match="run_started"):
         await export_csv(log, tmp_path / "rows.csv")
     assert names_in(tmp_path) == []
+
+
+async def test_no_cell_is_a_formula(tmp_path: Path) -> None:
+    """What a task or an endpoint wrote is text for a spreadsheet too."""
+    lines = next(one for one in GOLDEN if one.stem == "abandoned").read_text(encoding="utf-8")
+    (tmp_path / "log.jsonl").write_text(lines.replace('"worker lost"', "\"=cmd|' /C calc'!A0\""), encoding="utf-8")
+    await export_csv(SegmentLog(tmp_path / "log.jsonl"), tmp_path / "rows.csv")
+    with (tmp_path / "rows.csv").open(newline="") as file:
+        reasons = {row["abandoned"] for row in csv.DictReader(file)}
+    assert reasons == {"", "'=cmd|' /C calc'!A0"}

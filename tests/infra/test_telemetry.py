@@ -219,3 +219,19 @@ def test_configuring_again_replaces_the_first() -> None:
     logging.getLogger("rq.worker").warning("three")
     assert [each["event"] for each in lines(first)] == ["one"]
     assert [each["event"] for each in lines(second)] == ["two", "three"]
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_a_line_obeys_nobody(as_json: bool) -> None:
+    """What others wrote stands in a line as escapes: no terminal obeys it, no reader misses it."""
+    stream = io.StringIO()
+    configure(stream, json=as_json)
+    reason = "a\x1b[31m\x9b2J\x7f\u202e\u200b\u2028\U000e0041\r\nb"
+    structlog.get_logger("x").warning("run_stopped", reason=reason)
+    line = stream.getvalue()
+    assert not set("\x9b\x7f\u202e\u200b\u2028\U000e0041\r") & set(line)
+    assert line.count("\n") == 1
+    if as_json:
+        assert json.loads(line)["reason"] == reason
+    else:
+        assert "\\x1b[31m" in line

@@ -23,6 +23,7 @@ def test_controls_become_escapes():
     assert "\\x1b[31mred" in text
     assert text.endswith("\\n")
     assert "\\u202e" in text
+    assert printable("a\u200bb\U000e0041\u2028") == "a\\u200bb\\U000e0041\\u2028"
     assert printable("λ 中文 é 🧠") == "λ 中文 é 🧠"
     assert printable_block("a\nb\x1b") == "a\nb\\x1b"
 
@@ -43,6 +44,16 @@ def test_tables_interpret_nothing(stream):
     assert "\\x1b[31mred" in text
     assert "\x9b" not in text
     assert "\x07" not in text
+
+
+@pytest.mark.parametrize(("stream", "shown"), [(io.StringIO, False), (Terminal, True)])
+def test_a_product_is_escaped_on_a_terminal_only(stream, shown):
+    """A line of an export goes into a pipe byte for byte; on a terminal it says the same in escapes."""
+    out, line = stream(), json.dumps({"a": "\x9b2J\u202e\U000e0041 é"}, ensure_ascii=False)
+    Output(out=out, err=io.StringIO()).raw(line)
+    assert (out.getvalue() != line) == shown
+    assert ("\x9b" not in out.getvalue()) == shown
+    assert json.loads(out.getvalue()) == json.loads(line)
 
 
 def test_plain_tables_are_aligned_by_width():
