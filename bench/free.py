@@ -36,10 +36,9 @@ from events.kinds import (
 from events.log import Draft
 from events.vectors import Vector, fixed_point
 from infra import embedders, environments
-from infra.calls import RecordedCalls
 from infra.clock import SystemClock
 from infra.rq_queue import RqQueue
-from runtime.ports import CallKey, ChatAnswer, ChatModel, ChatRequest, Clock, Job, Origin, Role, Side, TokenUsage
+from runtime.ports import CallKey, ChatAnswer, ChatModel, ChatRequest, Clock, Job, Origin, Side, TokenUsage
 from runtime.settings import IntakeSettings
 from workers import driving, jobs
 from workers.configuration import Configuration, ModelDefaults, RunSettings
@@ -133,9 +132,8 @@ class FreeEngine(Engine):
     pause: Pause | None = None
 
     @override
-    def _model(self, models: Mapping[str, Any], operational: Mapping[str, Any]) -> ChatModel:
-        names: dict[Role, str] = dict.fromkeys(("planner", "executor", "gate"), "free")
-        return RecordedCalls(FreeModel(self.pause), self._there.calls, self._there.blobs, self._clock, names)
+    def _asking(self, *_: object) -> ChatModel:
+        return FreeModel(self.pause)
 
     @override
     async def _built(self, *asked: Any) -> Any:

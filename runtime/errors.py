@@ -78,8 +78,10 @@ class RunStopped(Unreachable):
 class RunSpent(BudgetSpent):
     """A bound of the run's budget is reached: no further call is made until it is raised.
 
-    `what` is `calls`, `tokens` or `cost` (USD).
+    `what` is `calls`, `tokens` or `cost` (USD); `kind` what a stop over it is noted as.
     """
+
+    kind = "budget"
 
     def __init__(self, what: str, spent: float, bound: float) -> None:
         self.what, self.spent, self.bound = what, spent, bound

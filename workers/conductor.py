@@ -87,6 +87,8 @@ class Conductor:
         self.control: Control = "running"
         #: why it is paused or stopped
         self.reason = ""
+        #: what it stopped over, as in `runtime.errors`; "" where it did not
+        self.kind = ""
         #: as the run was last resumed with
         self._budget_s = 3600.0
         #: where recalls come from, likewise
@@ -199,7 +201,7 @@ class Conductor:
                     f"{event.author}: {event.reason}" if event.reason else event.author,
                 )
             case "resume":
-                self.control, self.reason = "running", ""
+                self.control, self.reason, self.kind = "running", "", ""
                 # What was given up while the run stood still is tried afresh.
                 self._afresh(None)
             case "requeue":
@@ -221,6 +223,7 @@ class Conductor:
         match event.topic:
             case "run_stopped" if self.control != "cancelled":
                 self.control, self.reason = "stopped", str(event.facts.get("reason", ""))
+                self.kind = str(event.facts.get("kind", ""))
             case "operational":
                 self._budget_s = float(event.facts.get("limits", {}).get("budget_s", self._budget_s))
                 self.store = named_store(event.facts, self.store)
@@ -293,6 +296,10 @@ class Conductor:
     async def lost(self) -> list[Job]:
         """Outstanding jobs that nobody waits for or works on. Read the log once more before acting on it."""
         return await self._queue.lost(list(self._outstanding.values())) if self._outstanding else []
+
+    async def under_way(self) -> bool:
+        """Whether an outstanding job waits or is worked on."""
+        return len(await self.lost()) < len(self._outstanding)
 
     async def reissue(self, jobs: Sequence[Job]) -> None:
         """Enqueue lost jobs again, and end the episode of one that was lost too often."""

@@ -26,6 +26,7 @@ from runtime.settings import (
     IntakeSettings,
     ModelSettings,
     Pacing,
+    Price,
     Thinking,
     Tools,
 )
@@ -119,13 +120,6 @@ class Roles(Struct, frozen=True, kw_only=True):
 
     def of(self, role: Role) -> RoleSettings:
         return {"planner": self.planner, "executor": self.executor, "gate": self.gate}[role]
-
-
-class Price(Struct, frozen=True, kw_only=True):
-    """USD per million tokens."""
-
-    input: float
-    output: float
 
 
 class PolicySettings(Struct, frozen=True, kw_only=True):
@@ -224,7 +218,7 @@ class Configuration(Struct, frozen=True, kw_only=True):
     log: LoggingSettings = LoggingSettings()
     models: ModelDefaults = ModelDefaults()
     roles: Roles = Roles()
-    #: model -> price
+    #: model, exactly as it is asked for -> price
     prices: dict[str, Price] = {}
     budget: BudgetSettings = BudgetSettings()
     policy: PolicySettings = PolicySettings()
@@ -316,8 +310,8 @@ def check(configuration: Configuration) -> None:
     for section in ("models", "embedder", *(f"roles.{role}" for role in ROLES)):
         _check_model(section, _section(configuration, section))
     for model, price in configuration.prices.items():
-        for part, value in (("input", price.input), ("output", price.output)):
-            if not 0 <= value < inf:
+        for part, value in msgspec.structs.asdict(price).items():
+            if value is not UNSET and not 0 <= value < inf:
                 raise BadInput(f"prices.{model}.{part}: is out of its range; it must be a number, 0 or more")
 
 

@@ -15,16 +15,20 @@ from events.ids import Position, RunId, run_id
 from infra.banks.generations import Generations
 from infra.banks.serving import BankServer
 from infra.blobs import FolderBlobs, RedisBlobs
-from infra.calls import CallStore, RedisCalls
+from infra.calls import CallStore
 from infra.clock import SystemClock
 from infra.embedding_cache import EmbeddingStore, MemoryEmbeddings, RedisEmbeddings
 from infra.failures import LocalFailures, RedisFailures
 from infra.intake import Depths, OpenIntake, ServerIntake
 from infra.leases import Leases, LocalLeases, RedisLeases
 from infra.operations import NoOperations, RedisOperations
+from infra.pacing import Counts
+from infra.pacing_local import LocalCounts
+from infra.pacing_redis import RedisCounts
 from infra.redis_client import RETRIES, Durability, connected, durability, redacted
 from infra.redis_log import RedisLogStore
 from infra.redis_server import embedded_server, revive
+from infra.spending import CountedCalls, Ledger
 from runtime.logger import Logger
 from runtime.ports import Blobs, Clock, EventLog, Failures, Intake, LogStore
 from runtime.settings import IntakeSettings
@@ -104,6 +108,10 @@ class Server:
     failures: Failures = field(default_factory=lambda: LocalFailures(SystemClock()))
     #: whether the server has room, by the depths of its queues and these marks
     intake: Callable[[Depths, IntakeSettings], Intake] = lambda _, __: OpenIntake()
+    #: what the calls of runs have come to; None for a home without a server
+    ledger: Ledger | None = None
+    #: how fast a run asks its endpoints
+    pace: Callable[[RunId], Counts] = lambda _: LocalCounts(time.monotonic)
     #: vectors that were made before, by text
     embeddings: EmbeddingStore = field(default_factory=MemoryEmbeddings)
     #: starts the home's own server again where it has died
@@ -202,7 +210,9 @@ async def connections(home: Path, url: str, prefix: str, clock: Clock, retries: 
             # The home's server writes every event to disk before it answers; another one is asked to.
             store=RedisLogStore(redis, prefix, clock, where, None if own else promises, home),
             blobs=FolderBlobs(home) if own else RedisBlobs(redis, prefix, where),
-            calls=RedisCalls(redis, prefix, where),
+            calls=CountedCalls(redis, prefix, where),
+            ledger=Ledger(redis, prefix, where),
+            pace=lambda run: RedisCounts(redis, prefix, run, where),
             embeddings=RedisEmbeddings(redis, prefix, where),
             url=url,
             prefix=prefix,

@@ -16,7 +16,7 @@ from infra.banks.mirror import MirrorView
 from infra.leases import Leases
 from infra.redis_client import ServerFull
 from runtime.beside import beside
-from runtime.errors import RunEnded
+from runtime.errors import RunEnded, RunSpent
 from runtime.logger import Logger
 from runtime.ports import Clock, EventLog, Failures, Intake, JobQueue, LogStore
 from workers.conductor import Conductor, Control
@@ -127,11 +127,17 @@ class RunCoordinator:
                     await self._act()
             if self._on_round:
                 self._on_round(self.view(self._intake))
-            if self.conductor.control in ("finished", "stopped"):
+            if await self._over(holds=holds):
                 await self.mirroring.settle()
                 await self._lease.release()
                 return self.conductor.control
             await self._events.wait(self._position, self._patience_s())
+
+    async def _over(self, *, holds: bool) -> bool:
+        """Whether nothing is left to do: a run whose budget is spent finishes what is under way, as far as that may."""
+        if self.conductor.control == "stopped" and self.conductor.kind == RunSpent.kind and holds:
+            return not await self.conductor.under_way()
+        return self.conductor.control in ("finished", "stopped")
 
     def _patience_s(self) -> float:
         """Until jobs are to be looked after, and no longer: half a second more and lost work comes back after 5 s."""
@@ -188,7 +194,8 @@ class RunCoordinator:
             await self._tidy()
         self._intake = await self._ground.intake.stopped() if self.conductor.control == "running" else None
         await self.conductor.enqueue_due(folded, begin=self._intake is None)
-        if (now := self._clock.monotonic()) >= self._next_look:
+        # Of a run that has stopped no job is asked for again, and none is given up.
+        if (now := self._clock.monotonic()) >= self._next_look and self.conductor.control != "stopped":
             # All runs of a process at the same moments: the queue answers them together.
             self._next_look = now + _LIVENESS_S - (now + _LIVENESS_S) % _TOGETHER_S
             await self._look_after_jobs()

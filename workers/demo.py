@@ -29,6 +29,7 @@ from infra.rehearsal.planting import RehearsalSettings
 from infra.rehearsal.server import rehearsal_server
 from infra.weaviate_server import Start
 from runtime.ports import Environment, EventLog
+from runtime.settings import BudgetSettings
 from runtime.statistics import Interval, mcnemar, paired, paired_difference, wilson
 from workers.bank_access import assert_bank_there, with_banks
 from workers.configuration import Configuration
@@ -206,9 +207,9 @@ def demo_tasks(key: Mapping[str, KeyTask], limit: int) -> list[str]:
 
 
 def _configured(configuration: Configuration) -> Configuration:
-    """The configuration with the demo's own model and pace."""
+    """The configuration with the demo's own model and pace; what that costs is nothing, and bounded by nothing."""
     run = msgspec.structs.replace(configuration.run, concurrency=_CONCURRENCY, lag="auto", epochs=1)
-    return msgspec.structs.replace(configuration, run=run)
+    return msgspec.structs.replace(configuration, run=run, budget=BudgetSettings())
 
 
 async def _begun(

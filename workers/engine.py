@@ -29,6 +29,8 @@ from infra.embedding_cache import CachedEmbedder
 from infra.environments.limits import Limits
 from infra.openai_client import Clients
 from infra.openai_model import OpenAIModel
+from infra.pacing import Paced
+from infra.spending import SpendingModel
 from runtime import planners, reflections
 from runtime.context import Context
 from runtime.episode import act, diagnose
@@ -37,6 +39,7 @@ from runtime.errors import (
     EnvironmentUnavailable,
     NotServed,
     RunEnded,
+    RunSpent,
     RunStopped,
     StoreAway,
 )
@@ -46,6 +49,7 @@ from runtime.prompting import stored_prompts
 from runtime.settings import EndpointSettings, EpisodeSettings, ModelSettings
 from runtime.task import Task
 from workers.bank_store import bank_store
+from workers.budget import budget_in
 from workers.configuration import Store
 from workers.connections import Server
 from workers.embedding import Embedders
@@ -147,6 +151,11 @@ class Engine:
                 await (act(job, context) if job.kind == "act" else diagnose(job, context))
         except RunStopped as stopped:
             await note_stopped(context.log, stopped)
+        except RunSpent as spent:
+            if await context.log.length(RUN_STREAM) > serving.told:
+                await self._advance(job)  # perhaps somebody has raised the budget meanwhile
+            else:
+                await note_stopped(context.log, spent)
         except RunEnded:
             return  # cancelled, and finished while this job hung
         except (StoreAway, VersionGap):
@@ -274,7 +283,7 @@ class Engine:
         self, log: EventLog, said: Sequence[Recorded], config: RunConfig, operational: Mapping[str, Any]
     ) -> ChatModel:
         """The run's models, which say in its log what turns out about them; what it says already is known to them."""
-        model = self._model(config.models, operational)
+        model = self._model(log.run, config.models, operational)
         endpoints = operational.get("endpoints", {})
         places: dict[Role, Place] = {
             role: (str(endpoints[role]["base_url"]), str(config.models[role]["model"])) for role in get_args(Role)
@@ -286,7 +295,7 @@ class Engine:
         notes.read(said, places)
         return NotedModel(model, places, notes)
 
-    def _model(self, models: Mapping[str, Any], operational: Mapping[str, Any]) -> ChatModel:
+    def _model(self, run: RunId, models: Mapping[str, Any], operational: Mapping[str, Any]) -> ChatModel:
         try:
             asked = msgspec.convert(models, dict[Role, ModelSettings])
             where = msgspec.convert(operational.get("endpoints", {}), dict[Role, EndpointSettings])
@@ -295,8 +304,19 @@ class Engine:
         if missing := [role for role in get_args(Role) if role not in asked or role not in where]:
             raise BadInput(f"the header names no model or endpoint for the {missing[0]}")
         names: dict[Role, str] = {role: one.model for role, one in asked.items()}
-        model = OpenAIModel(asked, where, self._clients, self._clock)
+        model = self._asking(run, asked, where)
+        budget, ledger = budget_in(operational), self._there.ledger
+        if ledger is not None and not budget.is_free:
+            longest_s = {role: one.deadline_s for role, one in where.items()}
+            model = SpendingModel(model, ledger, budget, names, longest_s)
         return RecordedCalls(model, self._there.calls, self._there.blobs, self._clock, names)
+
+    def _asking(
+        self, run: RunId, models: Mapping[Role, ModelSettings], endpoints: Mapping[Role, EndpointSettings]
+    ) -> ChatModel:
+        """What asks the endpoints, at the pace of the run."""
+        pace = Paced(self._there.pace(run), self._clock)
+        return OpenAIModel(models, endpoints, self._clients, self._clock, pace=pace)
 
 
 @asynccontextmanager
@@ -385,8 +405,8 @@ def _settings(limits: Mapping[str, Any], operational: Mapping[str, Any]) -> Epis
     return msgspec.convert({**limits, **operational.get("limits", {})}, EpisodeSettings)
 
 
-async def note_stopped(log: EventLog, stopped: RunStopped) -> None:
-    """Say in the log that nothing on this endpoint can work, once for each time the run is resumed."""
+async def note_stopped(log: EventLog, stopped: RunStopped | RunSpent) -> None:
+    """Say in the log that nothing on this endpoint can work, or may, once for each time the run is resumed."""
     event = Noted(topic=STOPPED, facts={"kind": stopped.kind, "reason": str(stopped)})
     while True:
         recorded = await log.read_stream(RUN_STREAM)

@@ -17,8 +17,9 @@ from msgspec import Struct
 
 from events.errors import BadInput, UnknownName
 from events.parameters import Parameters
+from runtime.settings import Price
 from workers import paths
-from workers.configuration import ROLES, Configuration, ModelDefaults, PolicySettings, Price, WeaviateSettings, check
+from workers.configuration import ROLES, Configuration, ModelDefaults, PolicySettings, WeaviateSettings, check
 from workers.presets import PRESETS
 from workers.profiles import profile_of
 

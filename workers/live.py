@@ -43,6 +43,8 @@ def _waits_for(view: RunView) -> str:
     """Why nothing new begins, where that is so."""
     if view.conductor.control == "paused":
         return f"paused: {view.conductor.reason} (chime ops resume {view.run})"
+    if view.conductor.control == "stopped":
+        return f"stops: {view.conductor.reason}"
     if view.waits_for is not None:
         return f"waits: {view.waits_for}"
     return "" if view.acting else "another process coordinates it"

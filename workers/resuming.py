@@ -1,11 +1,15 @@
-"""What may differ when a run goes on: addresses, time-outs, slots, limits, the bank's store; the rest may not."""
+"""What may differ when a run goes on: addresses, time-outs, slots, limits, budget and bank store; nothing else may."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from events.kinds import RunStarted
-from runtime.settings import EndpointSettings, ModelSettings
+from runtime.ports import Role
+from runtime.settings import Budget, BudgetSettings, EndpointSettings, ModelSettings
 from workers.bank_store import named_store
+from workers.budget import asked_models, budget_in, recorded
 from workers.configuration import ROLES
 from workers.layers import Resolved
 
@@ -16,8 +20,17 @@ LIMITS = ("max_steps", "max_errors", "budget_s", "environment_attempts")
 _GIVEN = ("flag", "environment", "file")
 
 
-def resumed_operational(resolved: Resolved, there: Mapping[str, Any]) -> dict[str, Any]:
-    """The operational part of a run that goes on: as it is `there`, and what the configuration says differently."""
+def resumed_operational(resolved: Resolved, there: Mapping[str, Any], models: Mapping[str, Any]) -> dict[str, Any]:
+    """The operational part of a run that goes on: as it is `there`, and what the configuration says differently.
+
+    Args:
+        resolved: the configuration.
+        there: as the run was last resumed with.
+        models: of its header.
+
+    Raises:
+        BadInput: its cost is bounded from now on, and a model has no price.
+    """
     configuration = resolved.configuration
     endpoints = {role: dict(there.get("endpoints", {}).get(role, {})) for role in ROLES}
     for role in ROLES:
@@ -38,7 +51,16 @@ def resumed_operational(resolved: Resolved, there: Mapping[str, Any]) -> dict[st
     }
     if limits:
         now["limits"] = {**there.get("limits", {}), **limits}
-    return now
+    now.pop("budget", None)
+    return now | _budget(resolved, budget_in(there), asked_models(models))
+
+
+def _budget(resolved: Resolved, there: Budget, models: Mapping[Role, str]) -> dict[str, Any]:
+    """Bounds that somebody has given for this run, the others as they are; prices as they are now, where there are."""
+    configuration = resolved.configuration
+    names = [name for name in BudgetSettings.__struct_fields__ if _given(resolved, f"budget.{name}", _GIVEN)]
+    bounds = replace(there, **{name: getattr(configuration.budget, name) for name in names})
+    return recorded(bounds, {**there.prices, **configuration.prices}, models)
 
 
 def refused(resolved: Resolved, header: RunStarted) -> list[str]:

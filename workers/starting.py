@@ -23,6 +23,7 @@ from runtime.ports import Environment, Role
 from runtime.prompting import Prompts, load_prompts
 from runtime.protocol import Part, Protocol, TaskList, task_list
 from runtime.task import Description, Task
+from workers.budget import recorded
 from workers.configuration import ROLES, Configuration
 from workers.connections import Server
 from workers.header import Head, head, recorded_head
@@ -112,7 +113,7 @@ def run_config(configuration: Configuration, choice: Choice, description: Descri
     """Every parameter, as the header records it.
 
     Raises:
-        BadInput: no model or endpoint for a role.
+        BadInput: no model or endpoint for a role, or no price where cost is bounded.
         UnknownName: no such policy.
     """
     policy = policies.load(configuration.policy.name, configuration.policy.parameters)
@@ -153,9 +154,15 @@ def run_config(configuration: Configuration, choice: Choice, description: Descri
 
 
 def operational(configuration: Configuration) -> dict[str, Any]:
-    """What may differ when a run goes on."""
+    """What may differ when a run goes on.
+
+    Raises:
+        BadInput: its cost is bounded, and a model has no price.
+    """
     endpoints: dict[Role, Any] = {role: msgspec.to_builtins(configuration.endpoint(role)) for role in ROLES}
     found = {"endpoints": endpoints, "slots": configuration.run.slots, "bank": {"store": configuration.bank.store}}
+    models: dict[Role, str] = {role: configuration.model(role).model for role in ROLES}
+    found |= recorded(configuration.budget, configuration.prices, models)
     embedder = embedders.options(configuration.embedder.name, configuration.embedder.given()).operational
     return found | ({"embedder": embedder} if embedder else {})
 

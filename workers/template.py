@@ -16,6 +16,15 @@ _HEAD = """\
 # preset = "paper"
 """
 
+_PRICES = """\
+# USD per million tokens, by the exact name that a model is asked by; one without a price is shown as unpriced.
+# `cached` is for those of a prompt that the endpoint had read before, and as `input` where it is not given.
+# [prices."MODEL"]
+# input = 0.1
+# output = 0.4
+# cached = 0.05
+"""
+
 _ROLE_EXAMPLES = ("model", "base_url", "temperature", "max_tokens")
 
 
@@ -34,7 +43,7 @@ def template() -> str:
     for section, lines in sections.items():
         above = f"# {SECTIONS[section]}\n" if SECTIONS[section] else ""
         parts.append(f"{above}{f'[{section}]' + chr(10) if section else ''}{''.join(lines)}")
-    parts.append('# USD per million tokens; a model without a price is shown as unpriced.\n# [prices."MODEL"]\n# input = 0.1\n# output = 0.4\n')  # fmt: skip  # noqa: E501 - one example, as it stands in the file
+    parts.append(_PRICES)
     return "\n".join(parts)
 
 

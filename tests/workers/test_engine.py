@@ -174,20 +174,21 @@ def test_a_resume_changes_what_is_given(tmp_path: Path):
     """A key variable alone keeps the address; a role's own setting wins; slots and limits are taken, others stay."""
     endpoint = {"base_url": "http://a/v1", "api_key_env": "A", "timeout_s": 5.0}
     there = {"slots": 4, "endpoints": {role: dict(endpoint) for role in ROLES}, "limits": {"max_errors": 2}}
-    assert resumed_operational(resolved(folder=tmp_path), there) == there
+    assert resumed_operational(resolved(folder=tmp_path), there, {}) == there
     now = resumed_operational(
         resolved(
             "models.api_key_env=B", "roles.gate.base_url=http://b/v1", "episode.max_steps=7",
             file="[run]\nslots = 9\n", folder=tmp_path,
         ),
         there,
+        {},
     )  # fmt: skip
     assert now["endpoints"]["planner"] == {**endpoint, "api_key_env": "B"}
     assert now["endpoints"]["gate"] == {**endpoint, "api_key_env": "B", "base_url": "http://b/v1"}
     assert (now["slots"], now["limits"]) == (9, {"max_errors": 2, "max_steps": 7})
-    elsewhere = resumed_operational(resolved("bank.store=weaviate", folder=tmp_path), there)
+    elsewhere = resumed_operational(resolved("bank.store=weaviate", folder=tmp_path), there, {})
     assert elsewhere == {**there, "slots": 9, "bank": {"store": "weaviate"}}, "the file still says 9 slots"
-    assert resumed_operational(resolved("bank.store=replica", folder=tmp_path), elsewhere)["bank"] == {
+    assert resumed_operational(resolved("bank.store=replica", folder=tmp_path), elsewhere, {})["bank"] == {
         "store": "replica"
     }
 

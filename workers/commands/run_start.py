@@ -12,7 +12,8 @@ import msgspec
 from msgspec import Struct
 
 from events import policies
-from events.errors import BadInput
+from events.codec import decode
+from events.errors import BadInput, BudgetSpent
 from events.ids import RUN_STREAM, RunId, run_id
 from events.kinds import Noted, Operated, RunStarted
 from infra import environments
@@ -24,12 +25,13 @@ from infra.openai_client import Clients
 from infra.ownership import assert_sole_owner
 from infra.rehearsal import LABEL, OWNER
 from infra.weaviate_server import Start
-from runtime.errors import RunStopped
+from runtime.errors import RunSpent, RunStopped
 from runtime.gate import FAULTS
 from runtime.ports import Environment, EventLog, Role
 from runtime.settings import EndpointSettings
 from workers.bank_access import assert_bank_there, with_banks
 from workers.bank_store import bank_store
+from workers.budget import asked_models, budget_in, reached
 from workers.conductor import Control
 from workers.configuration import ROLES
 from workers.connections import Server, connections
@@ -44,6 +46,7 @@ from workers.resuming import refused, resumed_operational
 from workers.run_stream import tell
 from workers.starting import Beginning, Choice, beginning, new_run_id
 from workers.views.at_hand import NOT_AT_HAND, summarized_at_hand
+from workers.views.standing import Standing
 from workers.views.summary import Summary
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -68,6 +71,9 @@ _OPTIONS = (
     click.option("--bank", metavar="NAME", help="Where recalls come from: replica or weaviate (bank.store)."),
     click.option("--base-url", metavar="URL", help="Endpoint of every role (models.base_url)."),
     click.option("--api-key-env", metavar="NAME", help="Variable that holds the key (models.api_key_env)."),
+    click.option("--max-cost", type=float, metavar="USD", help="Stop at this cost by [prices] (budget.max_cost)."),
+    click.option("--max-tokens", type=int, metavar="N", help="Stop at so many tokens (budget.max_tokens)."),
+    click.option("--max-calls", type=int, metavar="N", help="Stop at so many model calls (budget.max_calls)."),
 )
 
 
@@ -131,7 +137,7 @@ def start(invocation: Invocation, **given: Any) -> int:
 def resume(invocation: Invocation, run: str, **given: Any) -> int:
     """Go on with RUN where its log ends.
 
-    Slots, addresses, keys, time-outs, limits and the bank's store may differ; nothing else may.
+    Slots, addresses, keys, time-outs, limits, budget and the bank's store may differ; nothing else may.
     """
     assert_sole_owner()
     return _driven(_with_flags(invocation, given), run_id(run), given, None)
@@ -143,6 +149,9 @@ def _with_flags(invocation: Invocation, given: Mapping[str, Any]) -> Invocation:
         "bank.store": ("--bank", given["bank"]),
         "models.base_url": ("--base-url", given["base_url"]),
         "models.api_key_env": ("--api-key-env", given["api_key_env"]),
+        "budget.max_cost": ("--max-cost", given["max_cost"]),
+        "budget.max_tokens": ("--max-tokens", given["max_tokens"]),
+        "budget.max_calls": ("--max-calls", given["max_calls"]),
         "models.model": ("--model", given.get("model")),
         "policy.name": ("--policy", given.get("policy")),
         "run.concurrency": ("--concurrency", given.get("concurrency")),
@@ -221,7 +230,8 @@ def _driven(invocation: Invocation, run: RunId, given: Mapping[str, Any], choice
     if summary.past:
         output.note(f"note: {NOT_AT_HAND}: {summary.past}")
     if ended.control == "stopped":
-        raise RunStopped("stopped", f"run {run} stopped: {ended.reason}. {_way_on(run, ended.kind)}")
+        why = f"run {run} stopped: {ended.reason}. {_way_on(run, ended.kind)}"
+        raise BudgetSpent(why) if ended.kind == RunSpent.kind else RunStopped("stopped", why)
     output.line(f"next: chime run show {run}, chime memory list {run}, chime log verify {run}")
     told = [f"{summary.abandoned} abandoned"] if summary.abandoned else []
     told += [f"{count} not judged ({reason})" for reason, count in summary.degraded.items() if reason in FAULTS]
@@ -247,6 +257,8 @@ def _way_on(run: RunId, kind: str) -> str:
             f"A run keeps its model: once the endpoint has it, chime run resume {run}; for another one, "
             f"chime run delete {run} --force, then start it again with that --model"
         )
+    if kind == RunSpent.kind:
+        return f"Go on with a higher bound: chime run resume {run} --max-cost, --max-tokens or --max-calls"
     return f"Go on with: chime run resume {run}"
 
 
@@ -363,7 +375,8 @@ async def _resumed(invocation: Invocation, there: Server, run: RunId) -> None:
             )
         raise BadInput(told)
     policies.of_run(header.config)
-    now = resumed_operational(invocation.resolved, await operational_of(log, header))
+    now = resumed_operational(invocation.resolved, await operational_of(log, header), header.config.models)
+    await _assert_affordable(there, log, header, now)
     await assert_embeds(header, now, Around(environ=invocation.environment))
     await assert_bank_there(there, bank_store(now))
     await there.store.take_up(log.run)
@@ -374,10 +387,26 @@ async def _resumed(invocation: Invocation, there: Server, run: RunId) -> None:
     invocation.output.note(f"going on with run {run}")
 
 
+async def _assert_affordable(there: Server, log: EventLog, header: RunStarted, now: Mapping[str, Any]) -> None:
+    """A run that stopped because its budget was spent has more now: else nothing of it could go on.
+
+    Raises:
+        BudgetSpent: it has not.
+    """
+    standing = Standing()
+    for recorded in await log.read_stream(RUN_STREAM):
+        standing = standing.after(decode(recorded))
+    if standing.kind != RunSpent.kind or there.ledger is None:
+        return
+    spent = reached(await there.ledger.spent(log.run), budget_in(now), asked_models(header.config.models))
+    if spent is not None:
+        raise BudgetSpent(f"run {log.run} cannot go on: {spent}. {_way_on(log.run, spent.kind)}")
+
+
 async def _tell_operational(invocation: Invocation, log: EventLog, header: RunStarted) -> None:
     """Addresses, time-outs, slots and limits, where they differ from those that the run has."""
     there = await operational_of(log, header)
-    now = resumed_operational(invocation.resolved, there)
+    now = resumed_operational(invocation.resolved, there, header.config.models)
     await _assert_usable(msgspec.convert(now["endpoints"], dict[Role, EndpointSettings]).values(), invocation)
     if now != there:
         await tell(log, Noted(topic=OPERATIONAL, facts=now))

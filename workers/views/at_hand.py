@@ -7,7 +7,7 @@ from events.ids import RUN_STREAM
 from infra.archive_storage import ArchiveAway
 from infra.redis_log import RedisLogStore
 from runtime.ports import EventLog, LogStore
-from workers.configuration import Price
+from runtime.settings import Price
 from workers.views.summary import Summarizer, summarized
 
 #: what a line about such figures says, before the reason

@@ -31,9 +31,9 @@ from events.kinds import (
 from events.log import Recorded
 from events.operations import Inserted, Merged, Pruned
 from runtime.ports import EventLog, LogOverview, Role
+from runtime.settings import Price
 from runtime.statistics import Interval, wilson
 from workers.bank_store import named_store
-from workers.configuration import Price
 from workers.views.heading import heading
 from workers.views.standing import Standing
 

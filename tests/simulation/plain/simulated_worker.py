@@ -3,7 +3,7 @@
 What it does with a job is the product's engine.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,7 +26,6 @@ from simulated_server import CLOCK
 from typing_extensions import override
 
 from events.errors import ChimeError
-from infra.calls import RecordedCalls
 from runtime.errors import StoreAway
 from runtime.ports import ChatAnswer, ChatModel, Environment, Job, JobKind
 from workers.connections import Server
@@ -61,9 +60,8 @@ class _WorkerEngine(Engine):
         self._process, self._parts = process, parts
 
     @override
-    def _model(self, models: Mapping[str, Any], endpoints: Mapping[str, Any]) -> ChatModel:
-        model = ModelClient(self._process, self._parts.model, self._parts.answers)
-        return RecordedCalls(model, self._there.calls, self._there.blobs, self._clock)
+    def _asking(self, *_: object) -> ChatModel:
+        return ModelClient(self._process, self._parts.model, self._parts.answers)
 
     @override
     async def environment(self, name: str) -> Environment:
