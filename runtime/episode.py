@@ -9,7 +9,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import Any, cast
 
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -38,7 +38,7 @@ from runtime.calls import usage_of
 from runtime.context import Context, Progress, progress
 from runtime.diagnosis import Judgement, Lesson, read_merged
 from runtime.errors import EmbeddingFailed, ModelRefused, ModelUnavailable, UnreadableAnswer
-from runtime.execution import ENVIRONMENT_STOPS, MODEL_STOP, Execution, Executor, Lease
+from runtime.execution import DECLINED_STOPS, ENVIRONMENT_STOPS, MODEL_STOP, Execution, Executor, Lease
 from runtime.gate import (
     MERGED_SCHEMA,
     Case,
@@ -265,7 +265,7 @@ class _Stages:
         # Attempts count on when a run is resumed: of as many as a job is given, one is the last by this rule.
         if isinstance(error, ModelUnavailable) and self._job.attempt % ATTEMPTS:
             raise error
-        word = "model_unavailable" if isinstance(error, ModelUnavailable) else "refused"
+        word = "model_unavailable" if isinstance(error, ModelUnavailable) else error.kind
         return Abandoned(stage="planning", reason=f"{word}: {error.reason}", attempts=self._job.attempt)
 
     async def executed(self, at: Progress, lease: Lease, opening: Opening) -> list[AnyEvent]:
@@ -372,6 +372,8 @@ class _Stages:
             return "unscored"
         if executed.stop in ENVIRONMENT_STOPS:
             return "environment"
+        if executed.stop in DECLINED_STOPS:
+            return cast("Degraded", executed.stop)
         return "model_unavailable" if executed.stop == MODEL_STOP else None
 
     def _without(self, judged: Judged, reason: Degraded, at: Progress, scored: Scored) -> Diagnosed:
@@ -450,6 +452,9 @@ class _Stages:
         except (ModelUnavailable, ModelRefused):
             return None, Usage(), []
         proposal = None
+        if answer.finish_reason in DECLINED_STOPS:
+            self._log.info("merge_unusable", stage=stage, reason=answer.finish_reason)
+            return None, usage_of(answer), [key.id]
         try:
             text = read_merged(answer_text(answer))
         except UnreadableAnswer as error:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from events.codec import clean_text
 from events.kinds import EnvironmentAttempt, Usage
-from runtime.actions import read_action, tool_name
+from runtime.actions import read_action, tool_name, tool_schema
 from runtime.calls import usage_of
 from runtime.errors import (
     EnvironmentCrashed,
@@ -36,6 +36,10 @@ Failure = EnvironmentCrashed | EnvironmentTimeout | EnvironmentFailed
 ENVIRONMENT_STOPS = frozenset({"env_crashed", "env_timeout", "env_failed"})
 #: `executed.stop` of an episode whose endpoint did not answer: likewise
 MODEL_STOP = "model"
+#: `executed.stop` of an episode whose model, or a filter before it, would not go on: likewise
+DECLINED_STOPS = frozenset({"refusal", "content_filter"})
+#: kinds of `ModelRefused` that are an `executed.stop` of their own
+_REFUSED_STOPS = DECLINED_STOPS | {"context"}
 
 
 class Execution(Struct, frozen=True, kw_only=True):
@@ -211,20 +215,20 @@ class Executor:
             attempt.stop = MODEL_STOP
             return None
         except ModelRefused as error:
-            attempt.stop = "context" if "context" in error.kind else MODEL_STOP
+            attempt.stop = error.kind if error.kind in _REFUSED_STOPS else MODEL_STOP
             return None
         self.calls.append(key.id)
         self.usage += usage_of(answer)
-        if answer.finish_reason == "content_filter":
-            attempt.stop = "content_filter"
+        if answer.finish_reason in DECLINED_STOPS:
+            attempt.stop = answer.finish_reason
             return None
         return answer
 
     async def _step(self, attempt: _Attempt, session: EnvironmentSession, opening: Opening, answer: ChatAnswer) -> None:
         attempt.steps += 1
-        names = {tool_name(tool) for tool in attempt.tools}
+        offered = {tool_name(tool): tool_schema(tool) for tool in attempt.tools}
         ids = f"{self.key.stream}-{attempt.steps}"
-        action = read_action(answer, names, ids, opening.mode)
+        action = read_action(answer, offered, ids, opening.mode)
         attempt.messages.extend(action.history)
         if action.message is None:
             attempt.failed_steps += 1

@@ -111,6 +111,7 @@ async def test_opening_that_is_over(world):
     [
         (ModelUnavailable("timeout", "no answer"), "model"),
         (ModelRefused("context", "too long"), "context"),
+        (ModelRefused("content_filter", "no"), "content_filter"),
         (ModelRefused("bad_request", "no"), "model"),
     ],
 )
@@ -121,11 +122,51 @@ async def test_model_gives_out(world, reply, stop):
     assert (done.stop, done.evaluation.success) == (stop, True)
 
 
-async def test_filtered(world, says):
-    """An answer held back by a filter ends the episode; asking again would not help."""
-    world.model.replies["executor"] = [says("", finish="content_filter")]
+@pytest.mark.parametrize("word", ["content_filter", "refusal"])
+@pytest.mark.parametrize("text", ["", "I cannot help."])
+async def test_declined(world, says, calls, word, text):
+    """A model that declines, or a filter that takes its answer away, ends the episode: asking again would not help."""
+    for answer in (says(text, finish=word), calls(("set_light", "{}"), content=text, finish=word)):
+        world.model.replies["executor"] = [answer]
+        world.model.cache.clear()
+        done = await run(world)
+        assert (done.stop, done.usage.calls, done.steps) == (word, 1, 0)
+        assert [message["role"] for message in done.messages] == ["system", "user"]
+    assert world.environment.actions == []
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        '<tool_call>{"name": "set_light", "arguments": {}}</tool_call>',
+        '{"name": "set_light", "parameters": {"room": "kitchen"}}',
+    ],
+)
+async def test_a_call_as_text_is_bounded(world, says, content):
+    """A model that writes its calls as text is told so until the limit of errors; the environment sees nothing."""
+    world.model.replies["executor"] = [says(content)]
+    done = await run(world, max_errors=3)
+    assert (done.stop, done.steps, done.errors) == ("max_errors", 4, 4)
+    assert world.environment.actions == []
+    assert "written as text" in done.messages[-1]["content"]
+
+
+async def test_wrong_types_are_a_failed_step(world, calls):
+    """Arguments are held against the schema of the tools that are offered now."""
+    wrong, right = calls(("set_light", '{"on": "yes"}')), calls(("set_light", '{"on": true}'))
+    world.model.replies["executor"] = [wrong, right]
     done = await run(world)
-    assert (done.stop, done.usage.calls) == ("content_filter", 1)
+    assert (done.steps, done.errors, len(world.environment.actions)) == (2, 1, 1)
+    assert "'on' must be true or false" in done.messages[3]["content"]
+
+
+async def test_a_tool_that_is_not_offered_any_more(world, calls):
+    """What a step takes away cannot be called in the next one."""
+    world.model.replies["executor"] = [calls(("set_light", "{}"))]
+    world.environment.steps = [StepResult(messages=[], tools=[]), StepResult(messages=[], done=True)]
+    done = await run(world, max_steps=2)
+    assert (done.steps, done.errors, len(world.environment.actions)) == (2, 1, 1)
+    assert "There is no tool 'set_light'. The tools are: none." in done.messages[-1]["content"]
 
 
 async def test_every_call_is_answered_once(world, calls):

@@ -5,6 +5,7 @@ import pytest
 from events.errors import UnknownName
 from events.ids import StreamId
 from runtime import planners, reflections
+from runtime.errors import ModelRefused
 from runtime.planners import View
 from runtime.ports import CallKey
 from runtime.prompting import load_prompts
@@ -37,19 +38,49 @@ async def test_sees_policy_and_tools(world):
     assert "<tools>\n- set_light(): Switch.\n</tools>" in text
 
 
-@pytest.mark.parametrize(("second", "text"), [("A plan.", "A plan."), (" ", "")])
-async def test_empty_answer_is_asked_for_once_more(world, says, second, text):
-    """An empty answer gets one more chance; then the episode goes on without a plan, and both calls count."""
-    world.model.replies["planner"] = [says(""), says(second)]
+@pytest.mark.parametrize(
+    ("first", "finish", "told"), [("", "stop", "no text"), ("1. Sw", "length", "cut off"), ("", "length", "cut off")]
+)
+async def test_no_whole_plan_is_asked_for_once_more(world, says, first, finish, told):
+    """An empty answer, or half a one, gets one more chance with other words; both calls count."""
+    world.model.replies["planner"] = [says(first, finish=finish), says("A plan.")]
     made = await plan(world)
-    assert (made.text, made.usage.calls) == (text, 2)
+    assert (made.text, made.usage.calls) == ("A plan.", 2)
     assert made.calls == ["episode-0/planning/1", "episode-0/planning/1.1"]
+    first_request, second = world.model.requests("planner")
+    assert second.messages[:-1] == first_request.messages
+    assert told in second.messages[-1]["content"]
 
 
-async def test_filtered_answer_is_not_asked_for_again(world, says):
-    """What a filter held back once it holds back again."""
-    world.model.replies["planner"] = [says("", finish="content_filter")]
-    assert (await plan(world)).usage.calls == 1
+@pytest.mark.parametrize(
+    ("answers", "kind"),
+    [
+        ([("", "stop")], "empty"),
+        ([(" ", "tool_calls")], "empty"),
+        ([("1. Sw", "length")], "length"),
+        ([("", "stop"), ("1. Sw", "length")], "length"),
+        ([("1. Sw", "length"), ("", "stop")], "empty"),
+    ],
+)
+async def test_nobody_goes_on_without_a_whole_plan(world, says, answers, kind):
+    """After the second try it is a refusal of its own kind; half a plan is never used."""
+    world.model.replies["planner"] = [says(text, finish=finish) for text, finish in answers]
+    with pytest.raises(ModelRefused) as caught:
+        await plan(world)
+    assert caught.value.kind == kind
+    assert len(world.model.asked) == 2
+
+
+@pytest.mark.parametrize("kind", ["refusal", "content_filter"])
+@pytest.mark.parametrize("text", ["", "I cannot\nhelp.", "x" * 10_000])
+async def test_who_declines_is_not_asked_again(world, says, kind, text):
+    """Whatever the answer holds, it is no plan."""
+    world.model.replies["planner"] = [says(text, finish=kind)]
+    with pytest.raises(ModelRefused) as caught:
+        await plan(world)
+    assert (caught.value.kind, len(world.model.asked)) == (kind, 1)
+    assert 0 < len(caught.value.reason) <= 300
+    assert "\n" not in caught.value.reason
 
 
 @pytest.mark.parametrize("folder", [planners, reflections])
