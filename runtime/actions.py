@@ -159,6 +159,26 @@ def read_arguments(call: ToolCall, *, cut: bool = False) -> dict[str, Any]:
     return value
 
 
+def resent(given: object) -> list[dict[str, Any]]:
+    """The tool calls of a message that somebody else wrote, as a history may hold them.
+
+    What is no call is left out; arguments that cannot be read are none.
+    """
+    calls: list[dict[str, Any]] = []
+    for place, one in enumerate(given if isinstance(given, list) else ()):
+        function = one.get("function") if isinstance(one, dict) else None
+        if not isinstance(function, dict) or not isinstance(name := function.get("name"), str):
+            continue
+        written = function.get("arguments")
+        text = written if isinstance(written, str) else json.dumps(written, default=str)
+        try:
+            arguments = read_arguments(ToolCall(id="", name=name, arguments=text))
+        except UnreadableAnswer:
+            arguments = {}
+        calls.append(_call(str(one.get("id") or f"given-{place}"), name, arguments, ()))
+    return calls
+
+
 def _unfit(call: ToolCall, why: str, text: str) -> str:
     shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]} ..."
     return f"The arguments of {call.name!r} {why}. You wrote: {shown}"

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from events.codec import clean_text
 from events.kinds import EnvironmentAttempt, Usage
-from runtime.actions import read_action, tool_name, tool_schema
+from runtime.actions import read_action, resent, tool_name, tool_schema
 from runtime.calls import usage_of
 from runtime.errors import (
     EnvironmentCrashed,
@@ -264,9 +264,11 @@ class Executor:
 def _received(message: Message) -> Message:
     """An environment's message in the shape a history needs: known roles, text content."""
     kept: Message = {"role": message.get("role", "user"), "content": clean_text(message_text(message))}
-    for name in ("tool_call_id", "name", "tool_calls"):
+    for name in ("tool_call_id", "name"):
         if message.get(name):
             kept[name] = message[name]
+    if calls := resent(message.get("tool_calls")):
+        kept["tool_calls"] = calls
     return kept
 
 

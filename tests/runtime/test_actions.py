@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from runtime.actions import MOST_CALLS, read_action, read_arguments
+from runtime.actions import MOST_CALLS, read_action, read_arguments, resent
 from runtime.errors import UnreadableAnswer
 from runtime.ports import ToolCall
 
@@ -261,3 +261,24 @@ def test_surrogates_are_replaced(calls):
     """What a wire cannot carry never enters the history."""
     action = read(calls(("set_light", '{"room": "\\ud800"}'), content="\ud800"))
     assert json.dumps(action.message, ensure_ascii=False).encode()
+
+
+def test_calls_that_somebody_else_wrote():
+    """An environment's own assistant message gets into the history in a form that no endpoint fails on."""
+    good = {"id": "a", "type": "function", "function": {"name": "look", "arguments": '{ "x": 1}'}}
+    given = [
+        good,
+        {"id": "b", "function": {"name": "look", "arguments": {"x": 1}}},
+        {"function": {"name": "look up", "arguments": '{"x": '}},
+        {"function": {"name": "look"}},
+        {"id": "c"},
+        {"function": {"name": 3}},
+        None,
+    ]
+    assert resent(given) == [
+        {"id": "a", "type": "function", "function": {"name": "look", "arguments": '{"x": 1}'}},
+        {"id": "b", "type": "function", "function": {"name": "look", "arguments": '{"x": 1}'}},
+        {"id": "given-2", "type": "function", "function": {"name": "look_up", "arguments": "{}"}},
+        {"id": "given-3", "type": "function", "function": {"name": "look", "arguments": "{}"}},
+    ]
+    assert resent(None) == resent("look()") == []
