@@ -11,6 +11,7 @@ from workers.bank_store import named_store
 from workers.configuration import ROLES, EmbedderSettings, ModelDefaults
 from workers.layers import defaults
 from workers.template import toml_value
+from workers.terminal import printable
 
 
 def run_file(header: RunStarted) -> str:
@@ -55,7 +56,8 @@ def _head(header: RunStarted) -> str:
     ]
     if header.seed_bank is not None:
         lines.append(f"# seed bank: {header.seed_bank.run}@{header.seed_bank.version}")
-    return "\n".join(lines) + "\n"
+    # A log may come from anywhere: a comment stays on its line.
+    return "\n".join(map(printable, lines)) + "\n"
 
 
 def _known(names: tuple[str, ...], given: Mapping[str, Any]) -> dict[str, object]:
@@ -64,7 +66,9 @@ def _known(names: tuple[str, ...], given: Mapping[str, Any]) -> dict[str, object
 
 def _plain(value: object) -> str:
     """`value` as TOML writes it; a text stays one, whatever it looks like: a commit may be all digits."""
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else toml_value(value)
+    if not isinstance(value, str):
+        return toml_value(value)
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _sections(sections: Mapping[str, Mapping[str, object]]) -> Iterator[str]:
