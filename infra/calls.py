@@ -6,7 +6,7 @@ the stage's event is appended; whoever asks the same again, after a crash or at 
 
 from collections.abc import Collection, Mapping
 from hashlib import sha256
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import anyio
 import msgspec
@@ -19,9 +19,11 @@ from events.ids import RunId
 from infra.blobs import get_messages, message_list
 from infra.model_errors import said
 from infra.redis_client import our_errors
+from runtime.calls import call_usage
 from runtime.errors import ModelRefused, ModelUnavailable, RunStopped, StoreAway
 from runtime.logger import Logger
 from runtime.ports import Blobs, CallKey, ChatAnswer, ChatModel, ChatRequest, Clock, Role, TokenUsage
+from runtime.settings import Price
 from runtime.task import Message
 
 _log = Logger("chime.model")
@@ -162,7 +164,7 @@ class _Written(Struct, frozen=True):
 
 
 class RecordedCalls:
-    """A `ChatModel` around another one that remembers; `names` are the models that each role asks for."""
+    """A `ChatModel` around another one that remembers; `names` and `prices` are of the model that each role asks."""
 
     def __init__(
         self,
@@ -171,9 +173,10 @@ class RecordedCalls:
         blobs: Blobs,
         clock: Clock,
         names: Mapping[Role, str] | None = None,
+        prices: Mapping[Role, Price] | None = None,
     ) -> None:
         self._model, self._store, self._blobs, self._clock = model, store, blobs, clock
-        self._names = names or {}
+        self._names, self._prices = names or {}, prices or {}
 
     async def complete(self, request: ChatRequest, key: CallKey) -> ChatAnswer:
         """As `runtime.ports.ChatModel.complete`; asked before, the stored answer.
@@ -208,6 +211,7 @@ class RecordedCalls:
             "model_called", run_id=key.run, call=key.id, model_role=request.role, model=answer.model,
             tokens_in=answer.usage.prompt_tokens, tokens_out=answer.usage.completion_tokens,
             tokens_cached=answer.usage.cached_tokens, duration_ms=record.latency_ms, outcome=answer.finish_reason,
+            **_cost(answer.usage, self._prices.get(request.role)),
         )  # fmt: skip
         return answer if kept == written else await self._stored(key, kept)
 
@@ -264,6 +268,16 @@ class RecordedCalls:
             record, error=error.kind, reason=error.reason, error_class=type(error).__name__, status=error.status
         )
         await self._store.put(key.run, f"{key.id} {asked.sha256} failed {record.at}", msgspec.json.encode(told))
+
+
+def _cost(usage: TokenUsage, price: Price | None) -> dict[str, Any]:
+    """What a log line says of a call's cost: nothing without a price, or where nobody knows the tokens."""
+    told = call_usage(usage)
+    prompt, completion = told.prompt_estimate, told.completion_estimate
+    if price is None or prompt is None or completion is None:
+        return {}
+    cost = round(price.usd(prompt, completion, usage.cached_tokens or 0), 9)
+    return {"cost_usd": cost, **({"estimated": True} if usage.estimated else {})}
 
 
 def _written(request: ChatRequest) -> _Written:

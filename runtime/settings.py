@@ -99,7 +99,7 @@ class Price(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Budget(BudgetSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a run may spend, as it is recorded: with the prices that its cost is counted by."""
 
-    #: model -> price; every model of the run where `max_cost` is a bound
+    #: model -> price: those of the run's models that have one; all of them where `max_cost` is a bound
     prices: dict[str, Price] = {}
 
     @property

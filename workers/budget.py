@@ -31,7 +31,7 @@ def budget_in(operational: Mapping[str, Any]) -> Budget:
 
 
 def recorded(bounds: BudgetSettings, prices: Mapping[str, Price], models: Mapping[Role, str]) -> dict[str, Any]:
-    """A budget as a run's operational part holds it: nothing of one without bounds.
+    """A budget as a run's operational part holds it: nothing where there is neither a bound nor a price.
 
     Args:
         bounds: what may be spent.
@@ -45,7 +45,7 @@ def recorded(bounds: BudgetSettings, prices: Mapping[str, Price], models: Mappin
         **{name: getattr(bounds, name) for name in BudgetSettings.__struct_fields__},
         prices={name: prices[name] for name in sorted({*models.values()}) if name in prices},
     )
-    if budget.is_free:
+    if budget.is_free and not budget.prices:
         return {}
     for role, model in models.items():
         if budget.max_cost and model not in budget.prices:

@@ -306,10 +306,11 @@ class Engine:
         names: dict[Role, str] = {role: one.model for role, one in asked.items()}
         model = self._asking(run, asked, where)
         budget, ledger = budget_in(operational), self._there.ledger
+        prices = {role: budget.prices[name] for role, name in names.items() if name in budget.prices}
         if ledger is not None and not budget.is_free:
             longest_s = {role: one.deadline_s for role, one in where.items()}
             model = SpendingModel(model, ledger, budget, names, longest_s)
-        return RecordedCalls(model, self._there.calls, self._there.blobs, self._clock, names)
+        return RecordedCalls(model, self._there.calls, self._there.blobs, self._clock, names, prices)
 
     def _asking(
         self, run: RunId, models: Mapping[Role, ModelSettings], endpoints: Mapping[Role, EndpointSettings]

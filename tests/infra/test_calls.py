@@ -12,6 +12,7 @@ import anyio.lowlevel
 import msgspec
 import pytest
 from msgspec.structs import replace
+from structlog.testing import capture_logs
 
 from events.codec import canonical
 from events.errors import Unreachable
@@ -32,6 +33,7 @@ from infra.calls import (
 from infra.redis_client import WrongType, connected
 from runtime.errors import MissingBlob, ModelRefused, ModelUnavailable, RunStopped
 from runtime.ports import Blobs, CallKey, ChatAnswer, ChatModel, ChatRequest, TokenUsage, ToolCall
+from runtime.settings import Price
 
 RUN, OTHER = RunId("r"), RunId("other")
 STREAM = StreamId("episode-1")
@@ -400,6 +402,34 @@ async def test_a_key_of_another_type_is_our_error(redis_server: Any, redis_prefi
         for asked in (store.get(RUN, "f"), store.put(RUN, "f", b"1"), store.all(RUN)):
             with pytest.raises(WrongType):
                 await asked
+
+
+@pytest.mark.parametrize(
+    ("usage", "told"),
+    [
+        (TokenUsage(prompt_tokens=1000, completion_tokens=10), {"cost_usd": 0.00102}),
+        (TokenUsage(prompt_tokens=1000, completion_tokens=10, cached_tokens=600), {"cost_usd": 0.00048}),
+        (
+            TokenUsage(estimated_prompt_tokens=1000, completion_tokens=10), {"cost_usd": 0.00102, "estimated": True},
+        ),
+        (TokenUsage(prompt_tokens=1000), {}),
+    ],
+    ids=["counted", "cached ones are cheaper", "estimated", "nobody knows"],
+)  # fmt: skip
+async def test_a_calls_line_says_what_it_cost(usage: TokenUsage, told: dict[str, Any]) -> None:
+    """Where the model has a price and somebody knows the tokens; never 0 for what is not known."""
+
+    class Answering:
+        async def complete(self, request: ChatRequest, key: CallKey) -> ChatAnswer:
+            return ChatAnswer(content="a", tool_calls=[], finish_reason="stop", usage=usage, model="m")
+
+    price = Price(input=1.0, output=2.0, cached=0.1)
+    lines: list[Any] = []
+    for prices in ({"executor": price}, {"gate": price}):
+        with capture_logs() as found:
+            await RecordedCalls(Answering(), MemoryCalls(), Memory(), FakeClock(), {}, prices).complete(REQUEST, KEY)  # type: ignore[arg-type]  # roles as text
+        lines += [{name: line[name] for name in ("cost_usd", "estimated") if name in line} for line in found]
+    assert lines == [told, {}]
 
 
 async def test_records_keep_their_form() -> None:

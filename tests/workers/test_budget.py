@@ -143,9 +143,10 @@ MODELS: Any = {"planner": "a", "executor": "b", "gate": "a"}
 
 
 def test_only_the_runs_own_prices_are_recorded() -> None:
-    """And nothing of a budget without bounds, so that the header of a run without one is as it was."""
+    """And nothing at all where there is neither a bound nor a price: such a header is as it was."""
     prices = {"a": Price(input=1, output=2), "b": Price(input=3, output=4, cached=0.5), "c": Price(input=5, output=6)}
-    assert recorded(BudgetSettings(), prices, MODELS) == {}
+    assert recorded(BudgetSettings(), {"c": prices["c"]}, MODELS) == {}
+    assert budget_in(recorded(BudgetSettings(), prices, MODELS)) == Budget(prices={"a": prices["a"], "b": prices["b"]})
     told = recorded(BudgetSettings(max_cost=2.5), prices, MODELS)
     assert told == {
         "budget": {
