@@ -1,8 +1,10 @@
-"""docs/endpoints.md against the code: the table of failures."""
+"""docs/endpoints.md against the code: the tables of failures, of ends and of odd answers."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
+from infra.completion import BROKEN_OFF, FINISHES, FLAGS
 from infra.error_table import TABLE, Row
 
 NAME = "docs/endpoints.md"
@@ -12,6 +14,19 @@ def test_the_page_shows_the_table(page: Callable[[str], Any]) -> None:
     """Every row, in the order in which they decide."""
     shown = [[cell.strip("`") for cell in row] for row in page(NAME).table("condition")]
     assert shown == [[row.condition, statuses(row), row.kind, action(row), after(row)] for row in TABLE]
+
+
+def test_the_page_shows_how_answers_end(page: Callable[[str], Any]) -> None:
+    """Every word of a server's, in the row of ours."""
+    shown = {row[0].strip("`"): set(re.findall(r"`(\w+)`", row[1])) for row in page(NAME).table("`finish_reason`")}
+    known = {ours: {word for word, end in FINISHES.items() if end == ours} for ours in FINISHES.values()}
+    assert shown == {**known, "none": set(BROKEN_OFF)}
+
+
+def test_the_page_shows_what_is_odd(page: Callable[[str], Any]) -> None:
+    """Every flag of a completion, with its meaning."""
+    shown = {row[0].strip("`"): row[1] for row in page(NAME).table("flag")}
+    assert shown.items() >= FLAGS.items()
 
 
 def statuses(row: Row) -> str:
