@@ -33,10 +33,10 @@ _WINDOWS = tuple(
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
         rf"\bn_ctx {_N}",
+        rf"\d \+ \d+ > {_N}",
         rf"with {_N} maximum context length",
         rf"(?:maximum (?:context|model|prompt) length|context (?:length|window|size|limit))"
         rf"(?: is| of|:)?(?: only)? \(?{_N}",
-        rf"\d \+ \d+ > {_N}",
         rf"\d(?: tokens)? > {_N} maximum",
         rf"maximum number of tokens allowed \({_N}",
         rf"input length should be \[\d+, {_N}\]",
