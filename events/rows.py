@@ -161,6 +161,11 @@ class Rows(Struct, frozen=True, eq=False):
         assert self._store is not None  # noqa: S101 - a row exists
         return of_raw(self._store.raw(row))
 
+    def raw(self, row: int) -> bytes:
+        """The row's d little-endian int32."""
+        assert self._store is not None  # noqa: S101 - a row exists
+        return self._store.raw(row)
+
     def sha256(self, row: int) -> str:
         """Hex SHA-256 of the row's int32 bytes; computed once."""
         assert self._store is not None  # noqa: S101 - a row exists

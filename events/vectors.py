@@ -84,6 +84,14 @@ def unit(raw: bytes) -> "npt.NDArray[np.float64]":
     return exact
 
 
+def units(raw: bytes, count: int) -> "npt.NDArray[np.float64]":
+    """As `unit`, for `count` vectors one after the other: shape (count, d)."""
+    exact = np.frombuffer(raw, dtype="<i4").astype(np.float64).reshape(count, -1)
+    if (np.abs(np.einsum("ij,ij->i", exact, exact) - DOT_ONE) > _SLACK).any():
+        raise NotAUnitVector("a vector's squared components do not add up to 2^48: it is not of unit length")
+    return exact
+
+
 def of_raw(raw: bytes) -> Vector:
     """The vector whose d little-endian int32 are `raw`."""
     return Vector(dim=len(raw) // 4, packed=b64encode(raw).decode("ascii"))

@@ -19,7 +19,7 @@ def row_of(banks: Banks, item: Item) -> Row:
         id=item.id,
         bank=item.bank,
         born=item.inserted_at,
-        vector=banks.scenario_vector(item).q24,
+        vector=banks.shelf(item.bank).scenarios.raw(item.scenario_row),
         scenario=item.scenario,
         experience=item.experience,
         delta_sum=item.delta_sum,

@@ -1,15 +1,19 @@
 """What a bank store may be given: everything is checked before any of it is sent."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from events.errors import BadInput, NotAUnitVector
 from events.ids import MemoryId
-from events.vectors import ONE, unit
+from events.vectors import ONE, units
 from infra.banks.prunes import stage_of
 from runtime.bank_store import BankChange, Row
 
 #: integers above it are rounded on their way to a store
 _LARGEST = 1 << 53
+#: vectors that are looked at in one go
+_TOGETHER = 500
 
 
 def check(change: BankChange, dimension: int) -> None:
@@ -26,6 +30,17 @@ def check(change: BankChange, dimension: int) -> None:
                 raise BadInput(f"item {row.id} twice in one change of a bank")
             seen.add(row.id)
             _check_row(row, dimension)
+        _check_vectors(rows)
+
+
+def _check_vectors(rows: Sequence[Row]) -> None:
+    """All of them are of one dimension."""
+    for start in range(0, len(rows), _TOGETHER):
+        part = rows[start : start + _TOGETHER]
+        exact = units(b"".join([row.vector for row in part]), len(part))
+        if (above := np.abs(exact).max(axis=1) > ONE).any():
+            first = part[int(above.argmax())]
+            raise NotAUnitVector(f"item {first.id}: a component above 1, which float32 does not hold")
 
 
 def _check_row(row: Row, dimension: int) -> None:
@@ -33,8 +48,6 @@ def _check_row(row: Row, dimension: int) -> None:
         raise BadInput(f"item {row.id} is not of the {row.bank} bank")
     if len(row.vector) != 4 * dimension:
         raise NotAUnitVector(f"item {row.id}: a vector of {len(row.vector)} bytes in a bank of {dimension} dimensions")
-    if np.abs(unit(row.vector)).max() > ONE:
-        raise NotAUnitVector(f"item {row.id}: a component above 1, which float32 does not hold")
     if max(map(abs, (row.born, row.delta_sum, row.n, *row.sources))) >= _LARGEST:
         raise BadInput(f"item {row.id}: a number that is not below 2^53")
     for text in (row.scenario, row.experience):

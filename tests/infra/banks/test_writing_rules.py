@@ -221,5 +221,6 @@ def test_ids_of_rows():
     pairs = [("r_1", "planning-1"), ("r_1p", "lanning-1"), ("r_", "1planning-1"), ("r_1", "planning-11"), ("", "r")]
     ids = {wire.row_uuid(generation, MemoryId(memory)) for generation, memory in pairs}
     assert len(ids) == len(pairs)
-    assert all(uuid.UUID(one).version == 5 for one in ids)
+    namespace = uuid.UUID(bytes=wire._NAMESPACE)
+    assert wire.row_uuid("r_1", MemoryId("planning-1")) == str(uuid.uuid5(namespace, "3:r_110:planning-1"))
     assert wire.row_uuid("g", MemoryId("planning-1")) == wire.row_uuid("g", MemoryId("planning-1"))
