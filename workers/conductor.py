@@ -33,6 +33,7 @@ from runtime.logger import Logger
 from runtime.ports import Attempts, Basis, EventLog, Failures, Job, JobKind, JobQueue, Origin, StreamIndex, Taken
 from runtime.schedule import ATTEMPTS, ENDINGS, Due, due
 from workers.bank_store import named_store
+from workers.gate_rates import GateRates
 from workers.run_stream import tell
 
 _log = Logger("chime.conductor")
@@ -61,6 +62,8 @@ class Progress:
     diagnosed: int = 0
     abandoned: int = 0
     folded: int = 0
+    #: of the diagnoses that were read, which are not those before a checkpoint
+    gate: GateRates = field(default_factory=GateRates)
 
 
 class Conductor:
@@ -167,6 +170,7 @@ class Conductor:
                 else:
                     self.progress.degraded[event.degraded] += 1
                 self.progress.calls += event.usage.calls
+                self.progress.gate.see(event)
             case Abandoned():
                 self.progress.abandoned += 1
             case _:

@@ -143,6 +143,8 @@ class RunSettings(Struct, frozen=True, kw_only=True):
     protocol: Protocol = "all"
     #: episodes that one worker process plays at once
     slots: int = 16
+    #: share of degraded diagnoses, of the last 50, above which the run warns
+    warn_degraded: float = 0.2
 
 
 class EmbedderSettings(Struct, frozen=True, kw_only=True):
@@ -279,6 +281,7 @@ def check(configuration: Configuration) -> None:
         ("run.epochs", 1 <= run.epochs <= _MANY, f"1 to {_MANY}"),
         ("run.ordering_seed", abs(run.ordering_seed) <= _SEED, "a 63-bit integer"),
         ("run.slots", 1 <= run.slots <= 10_000, "1 to 10000"),
+        ("run.warn_degraded", 0 <= run.warn_degraded <= 1, "0 to 1"),
         ("policy.top_k", policy.parameters.top_k <= policy.parameters.top_n,
          f"at most policy.top_n, which is {policy.parameters.top_n}"),
         ("episode.max_steps", 1 <= episode.max_steps <= _MANY, f"1 to {_MANY}"),

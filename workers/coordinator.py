@@ -21,6 +21,7 @@ from runtime.logger import Logger
 from runtime.ports import Clock, EventLog, Failures, Intake, JobQueue, LogStore
 from workers.conductor import Conductor, Control
 from workers.connections import BankWay
+from workers.gate_rates import WARN_DEGRADED
 from workers.mirroring import Mirroring
 from workers.projector import Projector
 
@@ -67,6 +68,8 @@ class Ground:
     #: the way to the bank server, and which generation of each bank serves; None where nobody has opened one
     banks: BankWay | None = None
     generations: Generations | None = None
+    #: share of degraded diagnoses, of the last 50, above which a run warns
+    warn_degraded: float = WARN_DEGRADED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +85,8 @@ class RunView:
     waits_for: str | None
     #: how the run's bank store is kept; None where there is none, or another process keeps it
     mirror: MirrorView | None = None
+    #: what somebody should look at, in the round that finds it; "" = nothing new
+    warning: str = ""
 
 
 class RunCoordinator:
@@ -125,8 +130,9 @@ class RunCoordinator:
                 # Where another one has finished the run meanwhile, the next read says so.
                 with suppress(RunEnded):
                     await self._act()
+            warning = self._warned(holds=holds)
             if self._on_round:
-                self._on_round(self.view(self._intake))
+                self._on_round(self.view(self._intake, warning))
             if await self._over(holds=holds):
                 await self.mirroring.settle()
                 await self._lease.release()
@@ -144,7 +150,19 @@ class RunCoordinator:
         left_s = self._next_look - self._clock.monotonic()
         return min(left_s, _PATIENCE_S) if self._term is not None and left_s > 0 else _PATIENCE_S
 
-    def view(self, waits_for: str | None) -> RunView:
+    def _warned(self, *, holds: bool) -> str:
+        """That the gate gives too few judgements; logged by whoever coordinates the run."""
+        above = self._ground.warn_degraded
+        warning = self.conductor.progress.gate.warning(above)
+        if warning and holds:
+            figures = self.conductor.progress.gate.figures()
+            _log.warning(
+                "gate_degraded", run_id=self._events.run, reason=warning, repaired=figures.repaired,
+                misleading_dropped=figures.misleading_dropped, unread=figures.unread,
+            )  # fmt: skip
+        return warning
+
+    def view(self, waits_for: str | None, warning: str = "") -> RunView:
         """What the run looks like now."""
         return RunView(
             run=self._events.run,
@@ -153,6 +171,7 @@ class RunCoordinator:
             acting=self._term is not None,
             waits_for=waits_for,
             mirror=self.mirroring.view,
+            warning=warning,
         )
 
     async def leave(self) -> None:

@@ -28,6 +28,7 @@ from workers.configuration import Configuration, WeaviateSettings
 from workers.connections import Server
 from workers.coordinator import Ground, RunView, coordinated
 from workers.engine import Engine, engine, note_stopped
+from workers.gate_rates import WARN_DEGRADED
 from workers.layers import variable
 from workers.processes import Child, workers
 from workers.version import VERSION
@@ -55,6 +56,8 @@ class Hands:
     hosts: int = 4
     #: where intake stops
     marks: IntakeSettings = _MARKS
+    #: share of degraded diagnoses above which a run warns
+    warn_degraded: float = WARN_DEGRADED
     #: where children find the bank server of runs that have one
     weaviate: WeaviateSettings = _WEAVIATE
 
@@ -82,7 +85,7 @@ async def hands(
             engine(there, home, environment, clock, doing.hosts) as working,
             _alone(there, working, doing.slots) as queue,
         ):
-            yield grounded(there, queue, clock, doing.marks, by_force=True)
+            yield grounded(there, queue, clock, doing.marks, doing.warn_degraded, by_force=True)
         return
     shared = ["--home", str(home), "--slots", str(doing.slots), "-s", f"redis.prefix={there.prefix}"]
     if not there.embedded:
@@ -93,7 +96,7 @@ async def hands(
     children = [Child(kind="act", arguments=[*shared, "--hosts", str(doing.hosts)])] * doing.processes
     children.append(Child(kind="diagnose", arguments=shared))
     async with RqQueue(there.url, there.prefix) as rq, workers(children, environment, log):
-        yield grounded(there, rq, clock, doing.marks)
+        yield grounded(there, rq, clock, doing.marks, doing.warn_degraded)
 
 
 @asynccontextmanager
@@ -121,7 +124,13 @@ class CountedQueue(JobQueue, Depths, Protocol):
 
 
 def grounded(
-    there: Server, queue: CountedQueue, clock: Clock, marks: IntakeSettings, *, by_force: bool = False
+    there: Server,
+    queue: CountedQueue,
+    clock: Clock,
+    marks: IntakeSettings,
+    warn_degraded: float = WARN_DEGRADED,
+    *,
+    by_force: bool = False,
 ) -> Ground:
     """What the coordinators of this process stand on."""
     return Ground(
@@ -135,6 +144,7 @@ def grounded(
         revive=there.revive,
         banks=there.banks,
         generations=there.generations,
+        warn_degraded=warn_degraded,
     )
 
 

@@ -31,6 +31,8 @@ def told(view: RunView) -> str:
         f"banks {sizes['planning']}+{sizes['execution']}",
         f"labels {labels}" if labels else "",
         f"degraded {unjudged}" if unjudged else "",
+        f"repaired {progress.gate.repaired}" if progress.gate.repaired else "",
+        f"ids dropped {progress.gate.dropped}" if progress.gate.dropped else "",
         f"abandoned {progress.abandoned}" if progress.abandoned else "",
         f"calls {progress.calls}",
         f"bank {view.mirror.behind} behind: {view.mirror.waits_for}" if view.mirror and view.mirror.waits_for else "",
@@ -66,6 +68,10 @@ class LiveLine:
         """A round of `run` has ended."""
         name = self.names.get(run, "")
         self._views[run] = f"{name:<8} {told(view)}" if name else told(view)
+        # Where stderr is nobody's, the log line stands there.
+        if view.warning and (self.output.interactive or self.output.json):
+            self.done()
+            self.output.note(f"warning: run {run}: {view.warning}; see: chime run show {run}")
         now = self.clock.monotonic()
         if now - self._drawn >= (_REDRAW_S if self.output.interactive else _EVERY_S):
             self._drawn = now

@@ -112,6 +112,7 @@ MEANINGS: Mapping[str, str] = {
     "run.ordering_seed": "seed of the order of tasks",
     "run.protocol": "how tasks are split: all (one stream), table1, text (the paper's two readings)",
     "run.slots": "episodes that one worker process plays at once",
+    "run.warn_degraded": "share of degraded diagnoses, of the last 50, above which the run warns",
     "episode.max_steps": "steps of the executor",
     "episode.max_errors": "failed steps before it is stopped",
     "episode.budget_s": "the whole act job, seconds",

@@ -39,6 +39,7 @@ def coordinator(invocation: Invocation) -> None:
             there.warn()
             invocation.output.note(f"serving the open runs of {there.where}")
             async with RqQueue(there.url, there.prefix) as queue:
-                await Coordinator(there.store, grounded(there, queue, clock, settings.intake)).serve()
+                ground = grounded(there, queue, clock, settings.intake, settings.run.warn_degraded)
+                await Coordinator(there.store, ground).serve()
 
     run_async(serve)

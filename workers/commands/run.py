@@ -4,7 +4,9 @@ import click
 from msgspec.structs import replace
 
 from events.errors import BadInput, Mismatch
+from infra.embedding_identity import short
 from workers.connections import Server
+from workers.gate_rates import GateFigures
 from workers.header import recorded_head
 from workers.invocation import Invocation, chime_command, run_async
 from workers.output import Output
@@ -128,16 +130,31 @@ def _facts(one: Summary) -> dict[str, object]:
         "episodes": f"{one.episodes} of {one.episodes_total} begun, {one.abandoned} abandoned",
         "score": _score(one),
         "attribution": (labels or _UNKNOWN) + (f"; degraded: {_counts(one.degraded)}" if one.degraded else ""),
+        "gate": _gate(one.gate),
         "banks": f"version {one.bank_version}: {_banks(one)}",
         "bank store": one.bank_store + (f"; recalls: {_counts(one.recalls)}" if one.recalls else ""),
         "operations": _UNKNOWN if one.past else _counts(one.operations) or "none",
         "digest": one.digest or "none yet",
-        "embedder": one.embedder,
+        "embedder": short(one.embedder),
         "log": f"{one.events} events, {one.started_at} to {one.last_at}",
     }
     if seed is not None:
         facts["seed bank"] = f"{seed['run']} at version {seed['version']}"
     return facts
+
+
+def _gate(figures: GateFigures | None) -> str:
+    if figures is None:
+        return _UNKNOWN
+    if figures.degraded_rate is None:
+        return "nothing to judge yet"
+    told = [
+        f"{figures.to_judge} to judge",
+        f"{figures.degraded} degraded ({figures.degraded_rate:.1%})",
+        f"{figures.repaired} repaired",
+        f"{figures.misleading} misleading named, {figures.misleading_dropped} unknown names dropped",
+    ]
+    return ", ".join(told) + (f"; unread: {_counts(figures.unread)}" if figures.unread else "")
 
 
 def _banks(one: Summary) -> str:

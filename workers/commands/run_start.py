@@ -272,6 +272,7 @@ async def _drive(invocation: Invocation, run: RunId, given: Mapping[str, Any], c
         in_process=given["in_process"],
         hosts=given["hosts"] or slots,
         marks=configuration.intake,
+        warn_degraded=configuration.run.warn_degraded,
         weaviate=configuration.weaviate,
     )
     live = LiveLine(output, clock)

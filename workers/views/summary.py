@@ -34,6 +34,7 @@ from runtime.ports import EventLog, LogOverview, Role
 from runtime.settings import Price
 from runtime.statistics import Interval, wilson
 from workers.bank_store import named_store
+from workers.gate_rates import GateFigures, GateRates
 from workers.views.heading import heading
 from workers.views.standing import Standing
 
@@ -97,6 +98,8 @@ class Summary(Struct, frozen=True, kw_only=True):
     score: Interval
     attributions: dict[str, int]
     degraded: dict[str, int]
+    #: how the gate fared; None where that part of the log is not at hand
+    gate: GateFigures | None
     abandoned: int
     #: newest bank version
     bank_version: int
@@ -133,6 +136,7 @@ class Summarizer:
     _begun: set[int] = field(default_factory=set)
     _attributions: Counter[str] = field(default_factory=Counter)
     _degraded: Counter[str] = field(default_factory=Counter)
+    _gate: GateRates = field(default_factory=GateRates)
     _operations: Counter[str] = field(default_factory=Counter)
     _recalls: Counter[str] = field(default_factory=Counter)
     _store: str = ""
@@ -207,6 +211,7 @@ class Summarizer:
                 self.evaluators.add(f"{event.evaluator.name} {event.evaluator.version}".strip())
             case Diagnosed():
                 self._add("gate", event.usage)
+                self._gate.see(event)
                 if event.degraded is None:
                     self._attributions[event.label] += 1
                 else:
@@ -304,6 +309,7 @@ class Summarizer:
             score=wilson(sum(outcomes), len(outcomes)),
             attributions={label: self._attributions[label] for label in _LABELS} if self._judged else {},
             degraded=dict(sorted(self._degraded.items())),
+            gate=None if self.past or not self._judged else self._gate.figures(),
             abandoned=self._abandoned,
             bank_version=self._version,
             digest=self._digest,
