@@ -89,6 +89,8 @@ class Abilities(Struct, frozen=True, kw_only=True):
     #: `setting` = as the settings say
     stream: Literal["setting", "never", "always"] = "setting"
     stream_usage: bool = True
+    #: what a refusal has told that the model holds, prompt and answer, tokens; 0 = nothing
+    window: int = 0
 
     def also(self, other: Self) -> Self:
         """What passes where both hold: of each the lower rung. In any order, any number of times: the same."""
@@ -111,10 +113,14 @@ def _ladder(*rungs: object) -> Callable[[Any, Any], Any]:
     return lambda one, other: max(one, other, key=rungs.index)
 
 
+def _least(one: int, other: int) -> int:
+    return min(one or other, other or one)
+
+
 _LOWER: tuple[tuple[str, Callable[[Any, Any], Any]], ...] = (
     ("format", _ladder("json_schema", "json_object", "tool", "text")),
     ("max_tokens", _ladder("max_tokens", "max_completion_tokens", "none")),
-    ("most_tokens", lambda one, other: min(one or other, other or one)),
+    ("most_tokens", _least),
     ("temperature", _ladder(True, False)),
     ("system", _ladder("system", "developer", "user")),
     ("tools", _ladder("native", "text")),
@@ -123,6 +129,7 @@ _LOWER: tuple[tuple[str, Callable[[Any, Any], Any]], ...] = (
     ("echo", _ladder(False, True)),
     ("stream", _ladder("setting", "never", "always")),
     ("stream_usage", _ladder(True, False)),
+    ("window", _least),
 )
 
 
@@ -236,6 +243,11 @@ def streamed(endpoint: EndpointSettings, abilities: Abilities) -> EndpointSettin
     if abilities.stream == "setting":
         return endpoint
     return replace(endpoint, stream=abilities.stream == "always")
+
+
+def window_of(endpoint: EndpointSettings, abilities: Abilities) -> int:
+    """What the model holds, prompt and answer, tokens, as far as it is known; 0 = not."""
+    return _least(endpoint.context_tokens, abilities.window)
 
 
 def parameters(

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from datetime import datetime
 
 import msgspec
+from msgspec.structs import replace
 
 from events.codec import canonical
 from infra.capabilities import (
@@ -17,9 +18,11 @@ from infra.capabilities import (
     is_particular,
     parameters,
     streamed,
+    window_of,
     without,
 )
 from infra.completion import completion
+from infra.fitting import Fitting, Sent
 from infra.model_errors import Failed, said
 from infra.openai_client import Clients
 from infra.pacing import UNPACED, Pace
@@ -73,20 +76,26 @@ class OpenAIModel:
         model, endpoint = self._models[request.role], self._endpoints[request.role]
         place, secret = (endpoint.base_url, model.model), self._clients.key(endpoint)
         tries = Tries(endpoint, secret, self._clients.breakers[place], self._clock, self._rng, endpoint.retry_budget)
+        fitting = Fitting(request=request, key=key, model=model, place=place, estimates=self._clients.estimates)
         found, here = NOTHING_LEARNT, ALL
         while True:
             abilities = self._clients.learnt.get(place, NOTHING_LEARNT).abilities.also(here)
+            window = window_of(endpoint, abilities)
+            sent = fitting.sent(window)
             try:
-                answer = await self._answer(request, key, place, abilities, tries)
+                answer = await self._answer(sent, key, abilities, tries)
             except Failed as failed:
                 failure, told, cause = failed.failure, failed.failure.shown(secret), failed.__cause__
             else:
                 self._learn(place, found)
                 tries.answered()
-                return answer
-            if (less := without(abilities, failure, request, model)) is not None:
+                return fitting.read(answer, sent)
+            less = without(abilities, failure, request, model)
+            if less is None and (shorter := fitting.shorten(failure, window)) is not None:
+                less = replace(abilities, window=shorter)
+            if less is not None:
                 here = here.also(less)
-                if not is_particular(failure):
+                if less != abilities and not is_particular(failure):
                     evidence = f"{told.capability}: {told.reason}"[:_EVIDENCE_CHARS]
                     found = found.also(Learnt(abilities=less.apart_from(abilities), evidence=(evidence,)))
                 _log.info("capability_refused", model=model.model, capability=told.capability, reason=told.reason)
@@ -101,17 +110,17 @@ class OpenAIModel:
             )  # fmt: skip
             await self._clock.sleep(pause_s)
 
-    async def _answer(
-        self, request: ChatRequest, key: CallKey, place: Place, abilities: Abilities, tries: Tries
-    ) -> ChatAnswer:
+    async def _answer(self, sent: Sent, key: CallKey, abilities: Abilities, tries: Tries) -> ChatAnswer:
         """One try, in its turn.
 
         Raises:
             Failed: there is no answer; what there is instead.
         """
+        request = sent.request
         model, endpoint = self._models[request.role], self._endpoints[request.role]
-        asked = parameters(request, model, endpoint, abilities)
-        async with self._pace.request(place, endpoint, model.max_tokens) as turn:
+        asked = parameters(request, model, endpoint, abilities, sent.cap)
+        place = (endpoint.base_url, model.model)
+        async with self._pace.request(place, endpoint, sent.prompt_tokens + sent.cap) as turn:
             try:
                 exchange = await self._clients.post(streamed(endpoint, abilities), asked, tries.limit_s)
                 answer = completion(exchange.body, request, key, datetime.fromisoformat(self._clock.utc()))

@@ -326,6 +326,7 @@ LEARNT = st.builds(
     echo=st.booleans(),
     stream=st.sampled_from(["setting", "never", "always"]),
     stream_usage=st.booleans(),
+    window=st.integers(0, 3),
 )
 
 
@@ -342,7 +343,7 @@ def test_every_ability_has_a_ladder() -> None:
     other = {
         "format": "text", "max_tokens": "none", "most_tokens": 7, "temperature": False, "system": "user",
         "tools": "text", "parallel_tools": False, "thinking": "none", "echo": True, "stream": "always",
-        "stream_usage": False,
+        "stream_usage": False, "window": 4096,
     }  # fmt: skip
     assert set(other) == {field.name for field in fields(Abilities)}
     assert asdict(ALL.also(Abilities(**other))) == other  # type: ignore[arg-type] # a literal for each
