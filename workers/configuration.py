@@ -7,6 +7,7 @@ A role's settings that are not given are those of `[models]`.
 import re
 from collections.abc import Mapping
 from math import inf
+from pathlib import PurePath
 from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
 
@@ -35,6 +36,8 @@ ROLES: tuple[Role, ...] = get_args(Role)
 
 #: more of anything is a slip of the finger
 _MANY = 1_000_000_000
+#: the endpoint of a run that is played from recorded answers and asks nobody; a name that never resolves (RFC 2606)
+NOWHERE = "http://recorded.invalid/v1"
 #: seeds go through JSON and other languages
 _SEED = 2**63 - 1
 #: the longest name of an environment variable that can be one and not a key
@@ -211,6 +214,17 @@ class WeaviateSettings(Struct, frozen=True, kw_only=True):
     api_key_env: str = "CHIME_WEAVIATE_API_KEY"
 
 
+class RecordingSettings(Struct, frozen=True, kw_only=True):
+    """Folders of recorded answers (`infra.cassette`); every worker of a run needs to see them under this path."""
+
+    #: where the answers of a run are written down; "" = nowhere
+    record: str = ""
+    #: what is played instead of asking endpoints; "" = they are asked
+    replay: str = ""
+    #: whether an answer that is missing there is asked for, instead of stopping the run
+    loose: bool = False
+
+
 class Configuration(Struct, frozen=True, kw_only=True):
     """Every setting, typed."""
 
@@ -223,6 +237,7 @@ class Configuration(Struct, frozen=True, kw_only=True):
     #: model, exactly as it is asked for -> price
     prices: dict[str, Price] = {}
     budget: BudgetSettings = BudgetSettings()
+    recording: RecordingSettings = RecordingSettings()
     policy: PolicySettings = PolicySettings()
     run: RunSettings = RunSettings()
     episode: EpisodeSettings = EpisodeSettings()
@@ -255,6 +270,8 @@ class Configuration(Struct, frozen=True, kw_only=True):
             BadInput: no endpoint is configured for it.
         """
         given = self.role(role)
+        if not given["base_url"] and self.recording.replay and not self.recording.loose:
+            given["base_url"] = NOWHERE
         if not given["base_url"]:
             raise BadInput(
                 f"no endpoint for the {role}: give --base-url URL, or set models.base_url in chime.toml "
@@ -308,6 +325,10 @@ def check(configuration: Configuration) -> None:
             raise BadInput(f"{name}: is out of its range; it must be {range_}")
     if policy.name not in policies.names():
         raise BadInput(f"policy.name: no policy {policy.name!r}; there is {', '.join(policies.names())}")
+    for name in ("record", "replay"):
+        folder = getattr(configuration.recording, name)
+        if folder and not PurePath(folder).is_absolute():
+            raise BadInput(f"recording.{name}: must be a path from /, as every worker of the run uses it")
     _check_address(configuration.redis.url)
     _check_weaviate(configuration.weaviate)
     for section in ("models", "embedder", *(f"roles.{role}" for role in ROLES)):

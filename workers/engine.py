@@ -54,6 +54,7 @@ from workers.configuration import Store
 from workers.connections import Server
 from workers.embedding import Embedders
 from workers.noting import NotedModel, Notes
+from workers.recording import kept, played, recording_in
 
 _log = Logger("chime.engine")
 
@@ -310,7 +311,11 @@ class Engine:
         if ledger is not None and not budget.is_free:
             longest_s = {role: one.deadline_s for role, one in where.items()}
             model = SpendingModel(model, ledger, budget, names, longest_s)
-        return RecordedCalls(model, self._there.calls, self._there.blobs, self._clock, names, prices)
+        recording = recording_in(operational)
+        # What is played costs nothing; of what is made twice, what the run keeps is written down.
+        model = played(model, recording, names)
+        model = RecordedCalls(model, self._there.calls, self._there.blobs, self._clock, names, prices)
+        return kept(model, recording, names)
 
     def _asking(
         self, run: RunId, models: Mapping[Role, ModelSettings], endpoints: Mapping[Role, EndpointSettings]

@@ -53,6 +53,7 @@ SECTIONS: Mapping[str, str] = {
     "bank": "Where workers recall from.",
     "weaviate": "The server of runs whose bank is in Weaviate; where it is belongs to each process.",
     "budget": "What a run may spend on its models, all roles and workers together; then it stops and can be resumed.",
+    "recording": "Folders of recorded answers: written while a run goes on, or played instead of asking endpoints.",
     "intake": "Where a coordinator stops beginning episodes, until there is room again.",
 }
 
@@ -144,6 +145,9 @@ MEANINGS: Mapping[str, str] = {
     "budget.max_cost": "USD by [prices]; 0 = no bound",
     "budget.max_tokens": "tokens of prompts and answers; 0 = no bound",
     "budget.max_calls": "model calls; 0 = no bound",
+    "recording.record": 'folder in which the answers are written down; "" = nowhere',
+    "recording.replay": 'folder whose answers are played; "" = endpoints are asked',
+    "recording.loose": "whether an answer that is missing there is asked for, instead of stopping the run",
     "intake.memory": "share of the server's maxmemory in use at which no new episode is begun",
     "intake.disk_mib": "free space of the home's disk, MiB, below which no new episode is begun",
     "intake.queue": "jobs waiting in one queue at which no new episode is begun",

@@ -1,8 +1,9 @@
-"""What may differ when a run goes on: addresses, time-outs, slots, limits, budget and bank store; nothing else may."""
+"""What may differ when a run goes on: addresses, time-outs, slots, limits, budget, recording and bank store."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from events.kinds import RunStarted
@@ -10,8 +11,9 @@ from runtime.ports import Role
 from runtime.settings import Budget, BudgetSettings, EndpointSettings, ModelSettings
 from workers.bank_store import named_store
 from workers.budget import asked_models, budget_in, recorded
-from workers.configuration import ROLES
+from workers.configuration import ROLES, RecordingSettings
 from workers.layers import Resolved
+from workers.recording import recording_in
 
 #: limits that end an episode sooner or later; the others change what a model sees
 LIMITS = ("max_steps", "max_errors", "budget_s", "environment_attempts")
@@ -52,7 +54,7 @@ def resumed_operational(resolved: Resolved, there: Mapping[str, Any], models: Ma
     if limits:
         now["limits"] = {**there.get("limits", {}), **limits}
     now.pop("budget", None)
-    return now | _budget(resolved, budget_in(there), asked_models(models))
+    return now | _budget(resolved, budget_in(there), asked_models(models)) | _recording(resolved, recording_in(there))
 
 
 def _budget(resolved: Resolved, there: Budget, models: Mapping[Role, str]) -> dict[str, Any]:
@@ -61,6 +63,15 @@ def _budget(resolved: Resolved, there: Budget, models: Mapping[Role, str]) -> di
     names = [name for name in BudgetSettings.__struct_fields__ if _given(resolved, f"budget.{name}", _GIVEN)]
     bounds = replace(there, **{name: getattr(configuration.budget, name) for name in names})
     return recorded(bounds, {**there.prices, **configuration.prices}, models)
+
+
+def _recording(resolved: Resolved, there: RecordingSettings) -> dict[str, Any]:
+    """What somebody has given for this run, the rest as it is."""
+    given = resolved.configuration.recording
+    names = [name for name in RecordingSettings.__struct_fields__ if _given(resolved, f"recording.{name}", _GIVEN)]
+    now = replace(there, **{name: getattr(given, name) for name in names})
+    # What is no longer wanted must be said: a note adds to what stands in the header.
+    return {"recording": msgspec.to_builtins(now)} if names else {}
 
 
 def refused(resolved: Resolved, header: RunStarted) -> list[str]:

@@ -29,6 +29,7 @@ from runtime.errors import RunSpent, RunStopped
 from runtime.gate import FAULTS
 from runtime.ports import Environment, EventLog, Role
 from runtime.settings import EndpointSettings
+from workers import paths
 from workers.bank_access import assert_bank_there, with_banks
 from workers.bank_store import bank_store
 from workers.budget import asked_models, budget_in, reached
@@ -42,6 +43,7 @@ from workers.expectation import Expectation, expected
 from workers.header import begin, recorded_head
 from workers.invocation import Invocation, chime_command, run_async
 from workers.live import LiveLine
+from workers.recording import REPLAY, assert_at_hand, recording_in
 from workers.resuming import refused, resumed_operational
 from workers.run_stream import tell
 from workers.starting import Beginning, Choice, beginning, new_run_id
@@ -73,6 +75,9 @@ _OPTIONS = (
     click.option("--api-key-env", metavar="NAME", help="Variable that holds the key (models.api_key_env)."),
     click.option("--max-cost", type=float, metavar="USD", help="Stop at this cost by [prices] (budget.max_cost)."),
     click.option("--max-tokens", type=int, metavar="N", help="Stop at so many tokens (budget.max_tokens)."),
+    click.option("--record", metavar="FOLDER", help="Write every answer down in FOLDER (recording.record)."),
+    click.option("--replay", metavar="FOLDER", help="Play the answers in FOLDER, ask nobody (recording.replay)."),
+    click.option("--loose", is_flag=True, help="Ask for an answer that FOLDER lacks (recording.loose)."),
     click.option("--max-calls", type=int, metavar="N", help="Stop at so many model calls (budget.max_calls)."),
 )
 
@@ -137,7 +142,8 @@ def start(invocation: Invocation, **given: Any) -> int:
 def resume(invocation: Invocation, run: str, **given: Any) -> int:
     """Go on with RUN where its log ends.
 
-    Slots, addresses, keys, time-outs, limits, budget and the bank's store may differ; nothing else may.
+    Slots, addresses, keys, time-outs, limits, budget, recording and the bank's store may differ; nothing
+    else may.
     """
     assert_sole_owner()
     return _driven(_with_flags(invocation, given), run_id(run), given, None)
@@ -152,6 +158,9 @@ def _with_flags(invocation: Invocation, given: Mapping[str, Any]) -> Invocation:
         "budget.max_cost": ("--max-cost", given["max_cost"]),
         "budget.max_tokens": ("--max-tokens", given["max_tokens"]),
         "budget.max_calls": ("--max-calls", given["max_calls"]),
+        "recording.record": ("--record", _folder(invocation, given["record"])),
+        "recording.replay": ("--replay", _folder(invocation, given["replay"])),
+        "recording.loose": ("--loose", given["loose"] or None),
         "models.model": ("--model", given.get("model")),
         "policy.name": ("--policy", given.get("policy")),
         "run.concurrency": ("--concurrency", given.get("concurrency")),
@@ -164,6 +173,11 @@ def _with_flags(invocation: Invocation, given: Mapping[str, Any]) -> Invocation:
             raise BadInput(f"--role {role}={model}: no role {role!r}; there is {', '.join(ROLES)}")
         named[f"roles.{role}.model"] = ("--role", model)
     return invocation.with_flags(named)
+
+
+def _folder(invocation: Invocation, given: str | None) -> str | None:
+    """A folder for all workers of the run, wherever they were started."""
+    return str(paths.at(invocation.folder, given).absolute()) if given is not None else None
 
 
 def _ordering(given: str | None, configured: int) -> int | None:
@@ -321,12 +335,15 @@ async def _begun(invocation: Invocation, there: Server, run: RunId, choice: Choi
     """The run's head is in the log: the same command again goes on with the same run."""
     configuration = invocation.configuration
     await assert_bank_there(there, configuration.bank.store)
+    assert_at_hand(configuration.recording)
     loaded = environments.load(
         choice.environment, invocation.home(), limits=Limits(max_hosts=1), environ=invocation.environment
     )
     try:
         await _assert_usable(map(configuration.endpoint, ROLES), invocation)
-        if await owner_of(configuration.endpoint("planner"), invocation.environment) == OWNER:
+        if configuration.recording.replay:
+            choice = replace(choice, labels=(*choice.labels, REPLAY))
+        elif await owner_of(configuration.endpoint("planner"), invocation.environment) == OWNER:
             choice = replace(choice, labels=(*choice.labels, LABEL))
         around = Around(environ=invocation.environment)
         made = await beginning(configuration, choice, cast("Environment", loaded), there, around)
@@ -380,6 +397,7 @@ async def _resumed(invocation: Invocation, there: Server, run: RunId) -> None:
     await _assert_affordable(there, log, header, now)
     await assert_embeds(header, now, Around(environ=invocation.environment))
     await assert_bank_there(there, bank_store(now))
+    assert_at_hand(recording_in(now))
     await there.store.take_up(log.run)
     name = named(header.config.environment, "name", "environment")
     environments.load(name, invocation.home(), environ=invocation.environment)  # raises where it is not installed
