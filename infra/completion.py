@@ -5,7 +5,6 @@ about it is flagged (`FLAGS`); nothing is guessed: of a field that stands twice 
 """
 
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -26,6 +25,7 @@ FLAGS = {
     "thinking_in_answer": "thinking stood in the answer, and was taken out",
     "choices": "there were several choices; the first was read",
     "function_call": "the call came in the form that tool calls have replaced",
+    "call_parts": "the calls stood among the parts of the answer",
     "tool_calls": "the tool calls had a form that nobody can read, and were left out",
     "parts": "parts of the answer are of a kind that holds no text, and were left out",
     "stop_token": "the answer ended with the token that ends answers",
@@ -66,9 +66,12 @@ _READ = frozenset(
     | {"refusal", "error", "type", "text"}
 )
 #: tokens that end an answer, left there by servers that do not know their model's
-_STOP_TOKEN = re.compile(
-    r"(?:<\|(?:im_end|eot_id|eom_id|endoftext|end|return|end_of_text)\|>|</s>|<end_of_turn>|<｜end▁of▁sentence｜>)\s*\Z"
+_STOP_TOKENS = (
+    *("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|endoftext|>", "<|end|>", "<|return|>", "<|end_of_text|>", "</s>"),
+    *("<end_of_turn>", "<｜end▁of▁sentence｜>"),
 )
+#: kinds of content parts that are calls
+_CALL_PARTS = frozenset({"tool_use", "tool_call", "function_call", "function"})
 
 
 class _Doubled(dict[str, Any]):
@@ -84,6 +87,8 @@ class _Message:
     text: str = ""
     refusal: str = ""
     thought: str = ""
+    #: calls among the parts, as they came
+    calls: list[dict[str, Any]] = field(default_factory=list)
     flags: set[str] = field(default_factory=set)
 
 
@@ -110,7 +115,7 @@ def _answer(body: bytes, request: ChatRequest, key: CallKey, now: datetime) -> C
     read = _content(message)
     if len(plain["choices"]) > 1:
         read.flags.add("choices")
-    calls = _tool_calls(message, key, read.flags)
+    calls = _tool_calls(message, read, key)
     if request.schema is not None and not read.text.strip() and not calls and not read.refusal:
         read.text = _answer_in(read.thought, request.schema, read.flags)
     finish = _finish(choice)
@@ -207,9 +212,10 @@ def _content(message: dict[str, Any]) -> _Message:
         read.flags.add("thinking_in_answer")
         thoughts.append(spoken.thought)
         read.text = spoken.answer
-    if (bare := _STOP_TOKEN.sub("", read.text)) != read.text:
-        read.flags.add("stop_token")
-        read.text = bare.rstrip()
+    for token in _STOP_TOKENS:
+        if (bare := read.text.rstrip()).endswith(token):
+            read.flags.add("stop_token")
+            read.text = bare.removesuffix(token).rstrip()
     read.thought = "\n\n".join(dict.fromkeys(filter(None, thoughts)))
     return read
 
@@ -230,6 +236,8 @@ def _add_part(part: object, read: _Message, thoughts: list[str]) -> None:
         read.refusal += _text(part.get("refusal") or text)
     elif "thinking" in kind or "reasoning" in kind or part.get("thought") is True:
         thoughts.append("".join(map(_text, texts_in(part))))
+    elif kind in _CALL_PARTS:
+        read.calls.append(part)
     elif kind in ("text", "output_text") and isinstance(text, str):
         read.text += _text(text)
     else:
@@ -260,7 +268,7 @@ def _finish(choice: dict[str, Any]) -> str:
         Failed: the server broke it off.
     """
     word = _named(choice.get("finish_reason"), _WORD_CHARS).strip()
-    known = re.sub(r"[\s-]+", "_", word.lower())
+    known = "_".join(word.lower().replace("-", " ").split())
     if known in BROKEN_OFF:
         reason = f"200, but the answer was broken off: {word}"
         raise Failed(Failure(kind="unavailable", action="retry", reason=reason, status=200))
@@ -274,29 +282,34 @@ def _text(given: object) -> str:
 
 def _named(given: object, longest: int) -> str:
     """A name that can be shown and kept: what names do not have is U+FFFD, so that it never becomes another name."""
-    text = "".join(one if one.isprintable() else "\ufffd" for one in _text(given)[: longest + 1])
+    text = _text(given)[: longest + 1]
+    if not text.isprintable():
+        text = "".join(one if one.isprintable() else "\ufffd" for one in text)
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
 # -- tool calls --------------------------------------------------------------------------------------------------------
 
 
-def _tool_calls(message: dict[str, Any], key: CallKey, flags: set[str]) -> list[ToolCall]:
+def _tool_calls(message: dict[str, Any], read: _Message, key: CallKey) -> list[ToolCall]:
     """Every call; one that cannot be read is a call without a name, so that nobody takes the rest for all of them."""
     given = message.get("tool_calls")
     if not given and isinstance(legacy := message.get("function_call"), dict) and legacy:
-        flags.add("function_call")
+        read.flags.add("function_call")
         given = [{"function": legacy}]
+    if not given and read.calls:
+        read.flags.add("call_parts")
+        given = read.calls
     if isinstance(given, dict) and given:
         given = [given]
     if not isinstance(given, list):
         if given:
-            flags.add("tool_calls")
+            read.flags.add("tool_calls")
         return []
     calls: list[ToolCall] = []
     ids: set[str] = set()
     for place, one in enumerate(given, 1):
-        call = _tool_call(one, flags)
+        call = _tool_call(one, read.flags)
         id_ = call.id
         if not id_ or id_ in ids:
             id_ = f"call-{key.ordinal}-{place}"

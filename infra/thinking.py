@@ -36,6 +36,16 @@ _MARK = re.compile(
     + "".join(f"|(?P<begin{n}>{begin})|(?P<end{n}>{end})" for n, (begin, end) in enumerate(_PAIRS)),
     re.IGNORECASE,
 )
+#: without one of these there is no mark: found much faster than by a pattern
+_HINTS = (
+    *(
+        f"{begin}{tag}"
+        for tag in ("think", "thought", "reasoning", "scratchpad", "seed:think")
+        for begin in ("<", "</")
+    ),
+    *("[think]", "[/think]", "<|begin_of_thought|>", "<|end_of_thought|>", "<|start_thinking|>", "<|end_thinking|>"),
+    *("◁think▷", "◁/think▷", "<|channel", "<channel|>", "<unused94>", "<unused95>", "assistantfinal"),
+)
 _TAG_ENDS = {tag: re.compile(rf"</{tag}\s{{0,9}}>", re.IGNORECASE) for tag in _TAGS}
 _PAIR_ENDS = [re.compile(end, re.IGNORECASE) for _, end in _PAIRS]
 
@@ -74,6 +84,9 @@ def told_apart(text: str) -> Spoken:
     A block that is not ended goes to the end of the text; one that is ended without having begun, since the server's
     template began it, goes from the start.
     """
+    lowered = text.lower()
+    if not any(hint in lowered for hint in _HINTS):
+        return Spoken(text, "")
     if _CHANNEL.search(without_code(text)):
         return _channels(text)
     if unmarked := _UNMARKED.match(text):

@@ -75,7 +75,7 @@ def read_action(answer: ChatAnswer, tools: Mapping[str, Any], ids: str, mode: Mo
     if answer.tool_calls:
         return _calling(answer, tools, ids, mode)
     content = clean_text(answer.content)
-    said: Message = {"role": "assistant", "content": content if content.strip() else _SILENCE}
+    said: Message = {"role": "assistant", "content": _SILENCE if answer.silent else content}
     complaint = _unsaid(answer, content, tools, mode)
     if complaint is not None:
         return _failed([said, {"role": "user", "content": complaint}], mode, content)
@@ -86,7 +86,7 @@ def _unsaid(answer: ChatAnswer, content: str, tools: Mapping[str, Any], mode: Mo
     """Why a text is no action."""
     if answer.finish_reason == "length":
         return _CUT
-    if not content.strip():
+    if answer.silent:
         return _LOST if answer.finish_reason in ("tool_calls", "malformed_function_call") else _EMPTY
     if tools and mode in _SPOKEN and calls_in(content, tools, tools) is not None:
         return _WRITTEN

@@ -45,6 +45,8 @@ def _fences(text: str) -> list[tuple[int, int]]:
 def last_fence(text: str) -> tuple[str, str, str] | None:
     """What stands before a fence at the end of the text, its language in lower case, and its code."""
     stripped = text.rstrip()
+    if not stripped.endswith(("`", "~")):
+        return None
     fences = _fences(stripped)
     if not fences or fences[-1][1] != len(stripped):
         return None

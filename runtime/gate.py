@@ -210,8 +210,8 @@ def _own_word(kind: str) -> Degraded | None:
 
 
 def answer_text(answer: ChatAnswer) -> str:
-    """The text to read: the content, or the thinking text where an endpoint put the answer there."""
-    return clean_text(answer.content if answer.content.strip() else answer.reasoning)
+    """The text to read: never the thinking, which the edge has made the content where it is the answer."""
+    return clean_text(answer.content)
 
 
 def _repair(answer: ChatAnswer, error: UnreadableAnswer) -> list[Message]:

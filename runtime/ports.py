@@ -385,6 +385,11 @@ class ChatAnswer(Struct, frozen=True, kw_only=True):
     #: characters of the request that were not sent, since the context is smaller
     left_out: int = 0
 
+    @property
+    def silent(self) -> bool:
+        """Whether its text shows nothing: none, white space, or characters that nobody sees."""
+        return not any(one.isprintable() and not one.isspace() for one in self.content)
+
 
 class CallKey(Struct, frozen=True, kw_only=True):
     """Which call of which stage this is; its id is `<stream>/<stage>/<ordinal>`."""

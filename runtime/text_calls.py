@@ -41,6 +41,8 @@ class Form:
 
     #: as documents and tests call it
     name: str
+    #: a part of its mark, in lower case: found much faster than by a pattern
+    hint: str
     #: where a call, or a list of them, begins: what it matches is the mark, what follows the body
     begins: re.Pattern[str]
     #: where it ends; what is missing ends with the text
@@ -79,10 +81,12 @@ def _numbered(calls: list[ToolCall]) -> list[ToolCall]:
 
 def _marked(text: str, schemas: Schemas) -> list[ToolCall]:
     """The calls behind marks; of the form whose mark comes first."""
-    seen = without_code(text)
-    found = [(match.start(), place) for place, form in enumerate(FORMS) if (match := form.begins.search(seen))]
+    lowered = text.lower()
+    hinted = [form for form in FORMS if form.hint in lowered]
+    seen = without_code(text) if hinted else text
+    found = [(match.start(), place) for place, form in enumerate(hinted) if (match := form.begins.search(seen))]
     for _, place in sorted(found):
-        form = FORMS[place]
+        form = hinted[place]
         calls: list[ToolCall] = []
         at = 0
         while (begin := form.begins.search(seen, at)) is not None:
@@ -100,15 +104,35 @@ def _bare(text: str, names: Collection[str], schemas: Schemas) -> list[ToolCall]
     stripped = text.strip()
     calls: list[ToolCall] = []
     if stripped.startswith(("{", "[")):
-        try:
-            calls = list(_of_value(read_json(stripped)))
-        except (ValueError, RecursionError):
-            calls = list(_code_calls(stripped, schemas))
-    elif match := _ACTION.fullmatch(stripped):
-        calls = [ToolCall(id="", name=match[1].strip(), arguments=match[2].strip())]
+        calls = _objects(stripped, schemas)
     elif stripped.endswith(")"):
         calls = list(_code_calls(stripped, schemas))
-    return calls if all(call.name in names for call in calls) else []
+    elif match := _ACTION.fullmatch(stripped) or _APPLIED.fullmatch(stripped):
+        calls = [ToolCall(id="", name=match[1].strip(), arguments=match[2].strip())]
+    elif len(stripped) < _LONGEST_CODE and (match := _ELEMENT.fullmatch(stripped)):
+        calls = [_of_texts(match[1], _ELEMENTS.findall(match[2]), schemas)]
+    return calls if all(_offered(call, names) for call in calls) else []
+
+
+def _offered(call: ToolCall, names: Collection[str]) -> bool:
+    # With the prefix it is meant, if not exactly: whoever executes it says so.
+    return call.name in names or call.name.removeprefix("functions.") in names
+
+
+def _objects(text: str, schemas: Schemas) -> list[ToolCall]:
+    """The calls of one object or list, or of several behind each other; one that is broken off is left as written."""
+    calls: list[ToolCall] = []
+    for one in _values(text):
+        if not isinstance(one, str):
+            found = list(_of_value(one))
+        elif (named := _NAME.search(one)) and any(f'"{name}"' in one for name in _ARGUMENTS):
+            found = [ToolCall(id="", name=named[1], arguments=one)]
+        else:
+            found = list(_code_calls(text, schemas)) if text.startswith("[") else []
+        if not found:
+            return []
+        calls += found
+    return calls
 
 
 def _last_object(text: str, names: Collection[str]) -> list[ToolCall]:
@@ -122,7 +146,7 @@ def _last_object(text: str, names: Collection[str]) -> list[ToolCall]:
         except (ValueError, RecursionError):
             continue
         calls = list(_of_value(value)) if any(name in value for name in _ARGUMENTS) else []
-        return calls if all(call.name in names for call in calls) else []
+        return calls if all(_offered(call, names) for call in calls) else []
     return []
 
 
@@ -202,7 +226,17 @@ _INVOKED = re.compile(
 )
 _PAIR = re.compile(r"<arg_key>([^<>]{1,200})</arg_key>\s*+<arg_value>(.*?)(?:</arg_value>|\Z)", re.DOTALL)
 _PAIRED = re.compile(r"\s*+([\w.-]{1,200})\s*+(?=<arg_key>|\Z)")
-_ACTION = re.compile(r"(?:Thought:[^\n]*\n\s*+)?Action:([^\n]{1,200})\n\s*+Action Input:(.*)", re.DOTALL)
+#: a tool and its arguments on lines of their own
+_ACTION = re.compile(
+    r"(?:Thought:[^\n]*\n\s*+)?(?:Action|(?:Tool|Function)(?: Call)?):([^\n]{1,200})\n\s*+"
+    r"(?:Action Input|Arguments|Args|Parameters|Input):(.*)",
+    re.DOTALL | re.IGNORECASE,
+)
+#: a tool with an object behind it
+_APPLIED = re.compile(r"(?:call:)?([\w.-]{1,200})\s*+(\{.*\})", re.DOTALL)
+#: an element that is named like a tool, and those inside like its arguments
+_ELEMENT = re.compile(r"<([\w.-]{1,200})>(.*)</\1>", re.DOTALL)
+_ELEMENTS = re.compile(r"<([\w.-]{1,200})>(.*?)</\1>", re.DOTALL)
 
 
 def _tagged_calls(body: str, schemas: Schemas) -> Iterator[ToolCall]:
@@ -290,8 +324,7 @@ def _harmony_calls(body: str, _: Schemas) -> Iterator[ToolCall]:
 
 
 def _python_calls(body: str, schemas: Schemas) -> Iterator[ToolCall]:
-    calls = list(_json_calls(body, schemas))
-    yield from calls or _code_calls(body, schemas)
+    yield from list(_code_calls(body, schemas)) or _json_calls(body, schemas)
 
 
 def _code_calls(code: str, _: Schemas) -> Iterator[ToolCall]:
@@ -337,36 +370,55 @@ def _of_code(call: ast.Call) -> ToolCall:
 _FLAGS = re.IGNORECASE | re.MULTILINE
 
 
-def _form(name: str, begins: str, ends: str, read: _Reader) -> Form:
-    return Form(name, re.compile(begins, _FLAGS), re.compile(ends, _FLAGS), read)
+def _form(name: str, hint: str, begins: str, ends: str, read: _Reader) -> Form:
+    return Form(name, hint, re.compile(begins, _FLAGS), re.compile(ends, _FLAGS), read)
 
+
+#: what opens a body between call tags
+_OPENS = r"(?=\s*(?:[{\[<`]|[\w.-]{1,200}\s*<arg_key>))"
 
 #: every form with a mark, and who writes it
 FORMS: tuple[Form, ...] = (
     # Hermes, Qwen, GLM; lists of calls too.
-    _form("tool_call", r"<tool_calls?>(?=\s*(?:[{\[<`]|[\w.-]+\s*<arg_key>))", r"</tool_calls?>", _tagged_calls),
-    _form("function_call", r"<function_?calls?>(?=\s*[{\[<`])", r"</function_?calls?>", _tagged_calls),
+    _form("tool_call", "<tool", rf"<tool_?(?:calls?|use)>{_OPENS}", r"</tool_?(?:calls?|use)>", _tagged_calls),
+    _form("function_call", "<function", rf"<function_?calls?>{_OPENS}", r"</function_?calls?>", _tagged_calls),
     # Llama, Functionary 3.1, Qwen Coder.
-    _form("function", r"(?=<function=[^<>\s]{1,200}\s{0,9}>)", r"\Z", _function_calls),
+    _form("function", "<function=", r"(?=<function=[^<>\s]{1,200}\s{0,9}>)", r"\Z", _function_calls),
     # Claude, MiniMax, DeepSeek 3.2.
-    _form("invoke", r"(?=<(?:[\w｜|]{1,40}:?)?invoke\s{1,9}name=)", r"\Z", _invocations),
-    _form("python_tag", r"<\|python_tag\|>", r"<\|eom_id\|>|<\|eot_id\|>", _python_calls),
-    _form("mistral", r"\[TOOL_CALLS\]", r"(?=\[TOOL_CALLS\])|</s>", _named_calls),
+    _form("invoke", "invoke", r"(?=<(?:[\w｜|]{1,40}:?)?invoke\s{1,9}name=)", r"\Z", _invocations),
+    # Llama.
+    _form(
+        "python_tag", "<|python_", r"<\|python_(?:tag|start)\|>", r"<\|(?:eom_id|eot_id|python_end)\|>", _python_calls
+    ),
+    _form("mistral", "[tool_calls]", r"\[TOOL_CALLS\]", r"(?=\[TOOL_CALLS\])|</s>", _named_calls),
     # Granite, Phi.
-    _form("tool_call_token", r"<\|tool_call\|>", r"<\|/tool_call\|>|<\|end\|>", _json_calls),
-    _form("deepseek", r"<[|｜]tool▁call▁begin[|｜]>", r"<[|｜]tool▁call▁end[|｜]>", _named_calls),
-    _form("kimi", r"<\|tool_call_begin\|>", r"<\|tool_call_end\|>", _named_calls),
-    _form("cohere", r"<\|START_ACTION\|>", r"<\|END_ACTION\|>", _json_calls),
-    _form("internlm", r"<\|action_start\|>\s*(?:<\|plugin\|>)?", r"<\|action_end\|>", _json_calls),
+    _form("tool_call_token", "<|tool_call", r"<\|tool_calls?\|>", r"<\|/tool_calls?\|>|<\|end\|>", _json_calls),
+    # LFM.
+    _form("tool_call_start", "<|tool_call_start", r"<\|tool_call_start\|>", r"<\|tool_call_end\|>", _python_calls),
+    # Gemma.
+    _form("tool_code", "<tool_code>", r"<tool_code>", r"</tool_code>", _python_calls),
+    _form(
+        "start_function_call", "<start_function_call>", r"<start_function_call>\s*(?:call:)?", r"<end_function_call>",
+        _named_calls,
+    ),
+    # Firefunction, Phi.
+    _form("functools", "functools", r"^functools(?=\s*\[\s*\{)", r"\Z", _json_calls),
+    _form("deepseek", "tool▁call▁begin", r"<[|｜]tool▁call▁begin[|｜]>", r"<[|｜]tool▁call▁end[|｜]>", _named_calls),
+    _form("kimi", "<|tool_call_begin|>", r"<\|tool_call_begin\|>", r"<\|tool_call_end\|>", _named_calls),
+    _form("cohere", "<|start_action|>", r"<\|START_ACTION\|>", r"<\|END_ACTION\|>", _json_calls),
+    _form("internlm", "<|action_start|>", r"<\|action_start\|>\s*(?:<\|plugin\|>)?", r"<\|action_end\|>", _json_calls),
     # Functionary 2 and 3.
-    _form("functionary", r"<\|recipient\|>(?!\s*all\b)", r"<\|stop\|>|(?=<\|from\|>)", _named_calls),
-    _form("functionary_3", r"^>>>(?=[ \t]*(?!all\b)[\w.-]+[ \t]*\n\s*\{)", r"(?=^>>>)", _named_calls),
+    _form(
+        "functionary", "<|recipient|>", r"<\|recipient\|>(?!\s*all\b)", r"<\|stop\|>|(?=<\|from\|>)", _named_calls
+    ),
+    _form("functionary_3", ">>>", r"^>>>(?=[ \t]*(?!all\b)[\w.-]+[ \t]*\n\s*\{)", r"(?=^>>>)", _named_calls),
     # gpt-oss; its marks are lost where a server drops special tokens.
     _form(
         "harmony",
+        "to=",
         r"(?:<\|start\|>assistant\s{1,9}|<\|channel\|>\w{1,20}\s{1,9})to=(?:functions\.)?(?=[\w.-])"
         r"|\bto=functions\.(?=[\w.-])",
         r"<\|call\|>|<\|end\|>|(?=<\|start\|>)",
         _harmony_calls,
     ),
-)
+)  # fmt: skip

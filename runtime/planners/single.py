@@ -47,7 +47,7 @@ async def plan(view: View, memories: Sequence[Item], model: ChatModel, key: Call
         text = answer.content.strip()
         if answer.finish_reason in ("refusal", "content_filter"):
             raise ModelRefused(answer.finish_reason, " ".join(text.split())[:_SHOWN_CHARS] or "without a word")
-        if text and answer.finish_reason != "length":
+        if not answer.silent and answer.finish_reason != "length":
             return Plan(text=text, usage=usage, calls=calls)
         kind = "length" if answer.finish_reason == "length" else "empty"
         asked = [*messages, {"role": "user", "content": _SHORTER if kind == "length" else _AGAIN}]

@@ -358,6 +358,15 @@ def test_one_call_may_stand_alone() -> None:
     assert (answer.finish_reason, answer.flags) == ("tool_calls", ["function_call"])
 
 
+def test_calls_may_stand_among_the_parts() -> None:
+    """As other APIs have them; calls in their own field win."""
+    part = {"type": "tool_use", "id": "a", "name": "look", "input": {"x": 1}}
+    answer = said({"content": [{"type": "text", "text": "fine"}, part]})
+    assert answer.content == "fine"
+    assert answer.tool_calls == [ToolCall(id="a", name="look", arguments='{"x": 1}')]
+    assert said({"content": [part], "tool_calls": [LOOK]}).tool_calls == calls(LOOK)
+
+
 @pytest.mark.parametrize(
     ("given", "flags"), [(None, []), ({}, []), ([], []), ("look()", ["tool_calls"]), (3, ["tool_calls"])]
 )
@@ -392,6 +401,7 @@ ODD: dict[str, dict[str, Any]] = {
     "thinking_in_answer": one({"message": {"content": "<think>hm</think>fine"}}),
     "choices": {"choices": [{"message": {"content": "fine"}}] * 2},
     "function_call": one({"message": {"function_call": {"name": "look"}}}),
+    "call_parts": one({"message": {"content": [{"type": "tool_use", "name": "look", "input": {}}]}}),
     "tool_calls": one({"message": {"tool_calls": "look()"}}),
     "parts": one({"message": {"content": [{"type": "image_url"}]}}),
     "stop_token": one({"message": {"content": "fine</s>"}}),

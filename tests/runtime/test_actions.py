@@ -241,11 +241,18 @@ def test_a_complaint_repeats_what_was_written(calls):
 def test_text(says):
     """Text alone goes to the environment; empty or cut text does not, and keeps the roles alternating."""
     assert read(says("Done.")).message == {"role": "assistant", "content": "Done."}
-    for answer in (says("  "), says("Half a sent", finish="length"), says("", finish="length")):
+    for answer in (
+        says("  "),
+        says("\x00"),
+        says("\u200b\n"),
+        says("Half a sent", finish="length"),
+        says("", finish="length"),
+    ):
         action = read(answer)
         assert action.message is None
         assert [message["role"] for message in action.history] == ["assistant", "user"]
         assert all(message["content"].strip() for message in action.history)
+        assert action.history[0]["content"].isprintable()
 
 
 def test_single_shot_has_no_second_try(calls, says):

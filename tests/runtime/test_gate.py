@@ -90,9 +90,9 @@ async def test_log_lines_tell_the_kind(says):
     ]
 
 
-def test_answer_in_the_thinking_text(says):
-    """Where the content is empty the thinking text is read; where it is not, it is not."""
-    assert answer_text(says("", reasoning='{"label"')) == '{"label"'
+def test_thinking_is_never_read(says):
+    """Where it is the answer, the edge has made it the content."""
+    assert answer_text(says("", reasoning='{"label"')) == ""
     assert answer_text(says("no", reasoning='{"label"')) == "no"
 
 
