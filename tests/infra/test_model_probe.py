@@ -1,14 +1,13 @@
 """What a probe finds out about endpoints that do as asked, ignore what they are asked, refuse it, or are not there."""
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from typing import Any
 
 import anyio
 import anyio.lowlevel
 import pytest
-from scripted_endpoint import SECRET, FakeClock, Request, Scripted, completion, failed, http
+from answering_endpoint import answering
+from scripted_endpoint import SECRET, FakeClock, Request, completion, failed, http
 
 from infra.model_findings import MARK, Probed, window_in
 from infra.model_probe import probe
@@ -17,31 +16,6 @@ from infra.rehearsal.key import AnswerKey
 from infra.rehearsal.planting import RehearsalSettings
 from infra.rehearsal.server import rehearsal_server
 from runtime.settings import EndpointSettings, ModelSettings
-
-Answering = Callable[[Request], bytes | Awaitable[bytes]]
-
-
-@asynccontextmanager
-async def answering(answer: Answering) -> AsyncIterator[Scripted]:
-    """A server that answers each request with what `answer` says to it."""
-    server = Scripted([])
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        server.writers.add(writer)
-        while (request := await server._read(reader, 0)) is not None:
-            server.requests.append(request)
-            reply = answer(request)
-            writer.write(reply if isinstance(reply, bytes) else await reply)
-        writer.close()
-
-    listening = await asyncio.start_server(serve, "127.0.0.1", 0)
-    server.port = listening.sockets[0].getsockname()[1]
-    try:
-        yield server
-    finally:
-        listening.close()
-        for writer in server.writers:
-            writer.transport.abort()
 
 
 async def probed(url: str, *, briefly: bool = False, **settings: Any) -> Probed:
