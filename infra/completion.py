@@ -13,7 +13,7 @@ from typing import Any
 from infra.model_errors import Failed, Failure, malformed, object_in, of_error_object, of_object_without_choices
 from infra.thinking import texts_in, thought_in, told_apart
 from runtime.code_spans import last_fence
-from runtime.json_values import misfit, read_json
+from runtime.json_values import misfit, read_json, too_deep
 from runtime.logger import Logger
 from runtime.ports import CallKey, ChatAnswer, ChatRequest, TokenUsage, ToolCall
 
@@ -58,6 +58,9 @@ BROKEN_OFF = frozenset(
 
 #: how much of a name that a server gives is kept, and of an id and of a finish_reason, characters
 _NAME_CHARS, _ID_CHARS, _WORD_CHARS = 200, 100, 40
+#: how many lists and objects may stand inside each other
+_LEVELS = 200
+_TOO_DEEP = "its JSON is nested too deep"
 #: how much of a call that cannot be read is shown to whoever complains, characters
 _RAW_CHARS = 500
 #: fields that are read: where one of them stands twice with different values, the answer is nobody's
@@ -104,13 +107,6 @@ def completion(body: bytes, request: ChatRequest, key: CallKey, now: datetime) -
     Raises:
         Failed: it is none; what it is instead.
     """
-    try:
-        return _answer(body, request, key, now)
-    except RecursionError as error:
-        raise Failed(malformed("its JSON is nested too deep")) from error
-
-
-def _answer(body: bytes, request: ChatRequest, key: CallKey, now: datetime) -> ChatAnswer:
     plain, choice, message = _parts(body, now)
     read = _content(message)
     if len(plain["choices"]) > 1:
@@ -163,12 +159,17 @@ def _parts(body: bytes, now: datetime) -> tuple[dict[str, Any], dict[str, Any], 
 
 
 def _loaded(body: bytes) -> dict[str, Any]:
-    """Raises: Failed: no JSON object."""
+    """Raises: Failed: no JSON object, or one that is nested deeper than anything an endpoint means."""
     try:
         plain = json.loads(body, object_pairs_hook=_fields)
-    except (ValueError, RecursionError):
+    except ValueError:
         # Says what there is instead.
         return object_in(body)
+    except RecursionError as error:
+        raise Failed(malformed(_TOO_DEEP)) from error
+    # Far below what the parser can follow, which depends on who calls it.
+    if too_deep(plain, _LEVELS):
+        raise Failed(malformed(_TOO_DEEP))
     return plain if isinstance(plain, dict) else object_in(body)
 
 
@@ -253,7 +254,7 @@ def _answer_in(thought: str, schema: dict[str, Any], flags: set[str]) -> str:
         text = fence[2]
     try:
         value = read_json(text)
-    except (ValueError, RecursionError):
+    except ValueError:
         return ""
     if not isinstance(value, dict) or not value or misfit(value, schema) is not None:
         return ""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from runtime.code_spans import without_code
+from runtime.json_values import too_deep
 
 #: XML-like marks, and who writes them; attributes may follow
 _TAGS = (
@@ -162,10 +163,9 @@ def _is_json(text: str) -> bool:
     if not text.lstrip().startswith(("{", "[", '"')):
         return False
     try:
-        json.loads(text)
+        return not too_deep(json.loads(text))
     except (ValueError, RecursionError):
         return False
-    return True
 
 
 def thought_in(message: dict[str, Any]) -> str:

@@ -149,8 +149,8 @@ def read_arguments(call: ToolCall, *, cut: bool = False) -> dict[str, Any]:
             value = read_json(value)
         # 1e999 parses to infinity, which no JSON can hold: found by writing it.
         canonical(value)
-    except (ValueError, RecursionError, NestedTooDeep) as error:
-        why = "they were cut off at the length limit" if cut else str(error) or "they are nested too deep"
+    except (ValueError, NestedTooDeep) as error:
+        why = "they were cut off at the length limit" if cut else str(error)
         raise UnreadableAnswer("arguments", _unfit(call, f"are no JSON object: {why}", text)) from error
     if value is None:
         return {}
@@ -170,10 +170,10 @@ def resent(given: object) -> list[dict[str, Any]]:
         if not isinstance(function, dict) or not isinstance(name := function.get("name"), str):
             continue
         written = function.get("arguments")
-        text = written if isinstance(written, str) else json.dumps(written, default=str)
         try:
+            text = written if isinstance(written, str) else canonical(written).decode()
             arguments = read_arguments(ToolCall(id="", name=name, arguments=text))
-        except UnreadableAnswer:
+        except (UnreadableAnswer, NestedTooDeep, ValueError, TypeError):
             arguments = {}
         calls.append(_call(str(one.get("id") or f"given-{place}"), name, arguments, ()))
     return calls

@@ -4,6 +4,8 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from events.codec import DEEPEST
+
 #: JSON schema's names of types, as a message calls them
 _TYPES = {
     "string": "a string",
@@ -14,6 +16,7 @@ _TYPES = {
     "object": "an object",
     "null": "null",
 }
+_TOO_DEEP = f"more than {DEEPEST} lists and objects stand inside each other"
 #: how much of a wrong value, and how many allowed ones, a message shows
 _SHOWN_CHARS, _SHOWN_VALUES = 60, 20
 
@@ -22,11 +25,31 @@ def read_json(text: str) -> Any:
     """The value that `text` is, whole.
 
     Raises:
-        ValueError: no JSON, text behind it, NaN or an infinity, or a name that stands twice in one object: nobody can
-            say which value is meant.
-        RecursionError: nested too deep.
+        ValueError: no JSON, text behind it, NaN or an infinity, a name that stands twice in one object (nobody can say
+            which value is meant), or more levels than an event may have.
     """
-    return json.loads(text, parse_constant=_no_constant, object_pairs_hook=_once)
+    try:
+        value = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_once)
+    except RecursionError as error:
+        # How deep the parser can follow depends on who calls it; what is read must not.
+        raise ValueError(_TOO_DEEP) from error
+    if too_deep(value):
+        raise ValueError(_TOO_DEEP)
+    return value
+
+
+def too_deep(value: Any, levels: int = DEEPEST) -> bool:
+    """Whether more than `levels` lists and objects stand inside each other in plain data, however many they are."""
+    layer = [value]
+    for _ in range(levels):
+        layer = [one for outer in layer if isinstance(outer, dict | list) for one in _members(outer)]
+        if not layer:
+            return False
+    return any(isinstance(one, dict | list) for one in layer)
+
+
+def _members(outer: dict[str, Any] | list[Any]) -> Iterable[Any]:
+    return outer.values() if isinstance(outer, dict) else outer
 
 
 def _no_constant(name: str) -> Any:

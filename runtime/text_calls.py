@@ -8,10 +8,11 @@ import ast
 import json
 import re
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from events.codec import DEEPEST
 from runtime.code_spans import last_fence, without_code
 from runtime.json_values import read_json
 from runtime.ports import ToolCall
@@ -143,7 +144,7 @@ def _last_object(text: str, names: Collection[str]) -> list[ToolCall]:
     for start in [match.start() for match in _OBJECT.finditer(stripped)][-_STARTS:]:
         try:
             value = read_json(stripped[start:])
-        except (ValueError, RecursionError):
+        except ValueError:
             continue
         calls = list(_of_value(value)) if any(name in value for name in _ARGUMENTS) else []
         return calls if all(_offered(call, names) for call in calls) else []
@@ -175,10 +176,11 @@ def _values(text: str) -> Iterator[Any]:
     while text.startswith(("{", "["), at):
         try:
             _, end = decoder.raw_decode(text, at)
-            yield read_json(text[at:end])
+            value = read_json(text[at:end])
         except (ValueError, RecursionError):
             yield text[at:]
             return
+        yield value
         between = _BETWEEN.match(text, end)
         at = between.end() if between else end
 
@@ -275,7 +277,7 @@ def _of_texts(name: str, fields: list[tuple[str, str]], schemas: Schemas) -> Too
         if not (isinstance(wanted, Mapping) and wanted.get("type") == "string"):
             try:
                 value = read_json(value)
-            except (ValueError, RecursionError):
+            except ValueError:
                 value = str(value)
         arguments[key.strip()] = value
     return ToolCall(id="", name=name.strip(), arguments=json.dumps(arguments, ensure_ascii=False))
@@ -302,6 +304,7 @@ def _named_calls(body: str, schemas: Schemas) -> Iterator[ToolCall]:
     text = match["json"]
     try:
         _, end = json.JSONDecoder().raw_decode(text)
+        read_json(text[:end])
     except (ValueError, RecursionError):
         end = len(text)
     yield ToolCall(id="", name=match["name"], arguments=text[:end])
@@ -336,12 +339,22 @@ def _code_calls(code: str, _: Schemas) -> Iterator[ToolCall]:
             # Of escapes that Python does not know: the text is the model's.
             warnings.simplefilter("ignore")
             lines = ast.parse(code.strip()).body
+        if _deeper_than_data(lines):
+            return
         values = [line.value if isinstance(line, ast.Expr) else None for line in lines]
         nodes = [one for value in values for one in (value.elts if isinstance(value, ast.List) else [value])]
         calls = [_unprinted(one) for one in nodes]
         yield from [_of_code(one) for one in calls if one is not None] if all(calls) else ()
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return
+
+
+def _deeper_than_data(lines: Sequence[ast.AST]) -> bool:
+    """Whether code is nested deeper than data may be: how deep it could be read would depend on who asks."""
+    layer = list(lines)
+    for _ in range(DEEPEST):
+        layer = [inner for outer in layer for inner in ast.iter_child_nodes(outer)]
+    return bool(layer)
 
 
 def _unprinted(node: ast.AST | None) -> ast.Call | None:

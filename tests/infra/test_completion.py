@@ -83,8 +83,9 @@ NO_COMPLETION: dict[str, tuple[Any, str]] = {
         b"}}]}",
         "an argument of f stands twice",
     ),
-    "nesting without end": (b"[" * 100_000, "no JSON"),
-    "nesting inside": (b'{"choices": ' + b'[{"a":' * 50_000 + b"1" + b"}]" * 50_000 + b"}", "no JSON"),
+    "nesting without end": (b"[" * 100_000, "nested too deep"),
+    "nesting inside": (b'{"choices": ' + b'[{"a":' * 50_000 + b"1" + b"}]" * 50_000 + b"}", "nested too deep"),
+    "nesting that the parser can follow": (b'{"a": ' + b"[" * 200 + b"]" * 200 + b"}", "nested too deep"),
     "an integer without end": (b'{"choices": [{"message": {"content": "a", "n": ' + b"9" * 10_000 + b"}}]}", "no JSON"),
 }
 

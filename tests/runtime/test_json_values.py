@@ -2,7 +2,7 @@
 
 import pytest
 
-from runtime.json_values import misfit, read_json
+from runtime.json_values import misfit, read_json, too_deep
 
 LONG = "k" * 5000
 
@@ -14,6 +14,9 @@ LONG = "k" * 5000
         ("{} {}", "Extra data"),
         ("{'a': 1}", "double quotes"),
         ("NaN", "NaN is no JSON value"),
+        ("[" * 65 + "]" * 65, "more than 64 lists and objects"),
+        ("[" * 900 + "]" * 900, "more than 64 lists and objects"),
+        ("[" * 100_000, "more than 64 lists and objects"),
         ("[-Infinity]", "-Infinity is no JSON value"),
         ('{"a": 1, "a": 1}', "the name 'a' stands twice"),
         ('{"x": {"a": 1, "b": 2, "b": 3}}', "the name 'b' stands twice"),
@@ -25,6 +28,15 @@ def test_what_is_no_single_json_value(text, told):
     with pytest.raises(ValueError, match=told) as caught:
         read_json(text)
     assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize(("levels", "deep"), [(0, False), (1, False), (64, False), (65, True), (1000, True)])
+def test_how_deep_is_too_deep(levels, deep):
+    """64 lists and objects may stand inside each other, and no more, whatever the parser can follow."""
+    value = 3
+    for level in range(levels):
+        value = [value, 1] if level % 2 else {"a": 1, "b": value}
+    assert too_deep(value) is deep
 
 
 OBJECT = {"type": "object", "properties": {"n": {"type": "integer"}, "s": {"type": "string"}}, "required": ["n"]}

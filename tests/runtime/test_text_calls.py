@@ -263,3 +263,33 @@ def test_a_schema_says_which_values_are_texts():
 def test_a_vast_text_is_judged_in_time(text):
     """Work grows with the length, not with its square, which would be minutes."""
     assert calls_in(text, {"a"}) is None or len(text) > 10_000
+
+
+DEEP = {
+    "[": "[{}]",
+    '{"function":': '{"function":{}}',
+    "<tool_call>[": "<tool_call>[{}]</tool_call>",
+    "[TOOL_CALLS][": "[TOOL_CALLS][{}]",
+    "f(": "set_light(a=f({}))",
+    "a=[": "set_light(a=[{}])",
+    "-": "set_light(a=-{})",
+    "1+": "set_light(a=1+{})",
+}
+
+
+def nested(form, levels):
+    opening, closing = form.split("{}")[0][-1], form.split("{}")[1][:1]
+    return form.replace("{}", opening * levels + "1" + (closing if closing in "])" else "") * levels)
+
+
+def lower(stack, text):
+    """`calls_in` from further down the stack."""
+    return lower(stack - 1, text) if stack else calls_in(text, NAMES)
+
+
+@pytest.mark.parametrize("form", DEEP.values(), ids=DEEP)
+@pytest.mark.parametrize("levels", [30, 70, 300, 450, 600, 900, 5000])
+def test_depth_is_judged_alike_wherever_it_is_read(form, levels):
+    """What a parser can follow depends on who calls it; what is read does not."""
+    text = nested(form, levels)
+    assert calls_in(text, NAMES) == lower(300, text)
