@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 #: how much of an error is read, characters
@@ -119,24 +120,22 @@ def _raw(error: Mapping[str, Any], deep: int) -> Told | None:
 
 def _without_echo(message: str, sent: bytes) -> str:
     said = list(_WORD.finditer(message))
-    runs = {_run(said, at) for at in range(len(said) - _ECHOED + 1)}
+    runs = _runs([word[0].lower() for word in said])
     if not runs or (plain := _loaded(sent.decode("utf-8", "replace"))) is None:
         return message
-    asked: set[tuple[str, ...]] = set()
-    for text in _texts(plain):
-        words = list(_WORD.finditer(text))
-        asked.update(run for at in range(len(words) - _ECHOED + 1) if (run := _run(words, at)) in runs)
+    asked = set(runs).intersection(*[chain.from_iterable(_runs(_WORD.findall(text.lower())) for text in _texts(plain))])
     kept, at = "", 0
-    for number in range(len(said) - _ECHOED + 1):
-        if _run(said, number) in asked:
-            first, last = said[number].start(), said[number + _ECHOED - 1].end()
-            kept += message[at:first] + _BLANK if first > at else ("" if at else _BLANK)
-            at = max(at, last)
-    return kept + message[at:] if at else message
+    for run, first, last in zip(runs, said, said[_ECHOED - 1 :], strict=False):
+        if run in asked:
+            if first.start() >= at:
+                kept += message[at : first.start()] + _BLANK
+            at = last.end()
+    return kept + message[at:]
 
 
-def _run(words: list[re.Match[str]], at: int) -> tuple[str, ...]:
-    return tuple(word[0].lower() for word in words[at : at + _ECHOED])
+def _runs(words: list[str]) -> list[tuple[str, ...]]:
+    """All words that stand in a row, as many as make an echo."""
+    return list(zip(*(words[at:] for at in range(_ECHOED)), strict=False))
 
 
 def _texts(plain: object) -> Iterator[str]:

@@ -5,7 +5,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from infra.error_table import TABLE
 from infra.model_errors import (
     LONGEST_RETRY_AFTER_S,
     Failure,
@@ -20,6 +23,11 @@ from infra.model_errors import (
 
 HEX = "0123456789abcdef" * 3
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def _shapes(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    names = st.sampled_from(["error", "message", "detail", "msg", "code", "type", "metadata", "raw", "innererror", "x"])
+    return st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=4)
 
 
 def judged(status: int, error: Any, **headers: str) -> Failure:
@@ -120,6 +128,23 @@ def test_an_error_keeps_its_own_words_beside_those_of_the_request() -> None:
 def test_a_request_that_cannot_be_read_takes_nothing_out(sent: bytes) -> None:
     """The error is read as it is."""
     assert of_status(400, '{"error": "a b c d e"}', {}, NOW, sent).reason == "400 a b c d e"
+
+
+@given(
+    st.integers(300, 999),
+    st.one_of(st.text(), st.recursive(st.none() | st.booleans() | st.integers() | st.text(), _shapes).map(json.dumps)),
+    st.dictionaries(
+        st.sampled_from(["retry-after", "retry-after-ms", "date", "x-should-retry", "location"]), st.text()
+    ),
+    st.binary(max_size=99),
+)
+def test_any_error_is_judged(status: int, body: str, headers: dict[str, str], sent: bytes) -> None:
+    """Whatever a server writes: a kind of the table, a wait within the bound, a line that can be shown."""
+    failure = of_status(status, body, headers, NOW, sent)
+    assert failure.kind in {row.kind for row in TABLE}
+    assert (failure.capability is not None) == (failure.action == "change")
+    assert failure.retry_after_s is None or 0 <= failure.retry_after_s <= LONGEST_RETRY_AFTER_S
+    assert failure.shown("").reason.isprintable()
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """Tries and pauses, and what no further try can cure."""
 
 import pytest
-from scripted_endpoint import OK, SECRET, asking, failed, http, scripted
+from msgspec.structs import replace
+from scripted_endpoint import ASKING_SCHEMA, OK, REQUEST, SECRET, asking, failed, http, scripted
 
 from infra.tries import LONGEST_WARM_UP_PAUSE_S
 from runtime.errors import ModelRefused, ModelUnavailable, RunStopped
@@ -139,3 +140,44 @@ async def test_a_redirect_is_not_followed() -> None:
             await asked.complete()
     assert caught.value.kind == "redirect"
     assert (other.accepted, len(asked.bodies)) == (0, 1)
+
+
+async def test_a_content_filter_is_the_result_of_a_request() -> None:
+    """No try, no stop: this request is refused, and the endpoint works."""
+    filtered = failed(400, "The response was filtered", code="content_filter")
+    async with asking(filtered, stop_after=1) as asked:
+        for _ in range(2):
+            with pytest.raises(ModelRefused) as caught:
+                await asked.complete()
+            assert caught.value.kind == "content_filter"
+    assert (len(asked.bodies), asked.clock.slept) == (2, [])
+
+
+async def test_an_error_that_repeats_the_prompt_is_not_read_as_the_servers_own() -> None:
+    """The task's words decide nothing, and stand in no error."""
+    prompt = "Write a mail: insufficient_quota, you exceeded your current quota, please top up your account now"
+    request = replace(REQUEST, messages=[{"role": "user", "content": prompt}])
+    async with asking(failed(429, f"Too many requests like: {prompt}"), OK) as asked:
+        assert (await asked.complete(request)).content == "fine"
+    async with asking(failed(400, f"bad input: {prompt}")) as asked:
+        with pytest.raises(ModelRefused) as caught:
+            await asked.complete(request)
+    assert caught.value.reason == "400 bad input: \u2026"
+
+
+async def test_all_calls_share_what_may_be_tried_again() -> None:
+    """Spent by one call, missed by the next."""
+    async with asking(failed(503, "busy"), retries=3, retry_budget=4, stop_after=99) as asked:
+        with pytest.raises(ModelUnavailable, match="4 tries"):
+            await asked.complete()
+        with pytest.raises(ModelUnavailable, match=r"2 tries, and none of the 4 .* is left"):
+            await asked.complete()
+    assert len(asked.bodies) == 6
+
+
+async def test_a_capability_step_is_no_try() -> None:
+    """Neither of the call's nor of those that all share."""
+    refusals = [failed(400, "json_schema is not supported"), failed(400, "'temperature' is not supported")]
+    async with asking(*refusals, OK, retries=0, retry_budget=1) as asked:
+        assert (await asked.complete(ASKING_SCHEMA)).content == "fine"
+    assert (len(asked.bodies), asked.clock.slept) == (3, [])
