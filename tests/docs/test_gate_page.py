@@ -8,6 +8,9 @@ from runtime.diagnosis import REFUSALS, TOLERANCES
 from runtime.hostile import INJECTIONS
 from runtime.label_words import LABEL_WORDS
 from runtime.lint import REASONS
+from runtime.prompting import defused
+from workers.configuration import RunSettings
+from workers.gate_rates import FEWEST, WINDOW
 
 NAME = "docs/gate.md"
 
@@ -44,3 +47,19 @@ def test_every_lint_reason_has_its_row(page: Callable[[str], Any]) -> None:
     rows = [[f"`{one.name}`", one.what, shown(one.example), shown(one.harmless)] for one in REASONS]
     assert page(NAME).table("reason") == rows
     assert ", ".join(INJECTIONS) in " ".join(page(NAME).text.split())
+
+
+def test_the_numbers_of_the_warning(page: Callable[[str], Any]) -> None:
+    """Window, fewest and share are those of the code."""
+    text = " ".join(page(NAME).text.split())
+    assert f"the last {WINDOW} diagnoses" in text
+    assert f"`run.warn_degraded` ({RunSettings().warn_degraded})" in text
+    assert FEWEST == 10
+    assert "there are ten at least" in text
+
+
+def test_the_tokens_it_names_do_not_work(page: Callable[[str], Any]) -> None:
+    """Each token that the page names as defused is."""
+    for token in ("<|im_start|>", "[INST]", "</s>", "<think>", "</task>"):
+        assert f"`{token}`" in page(NAME).text
+        assert token not in defused(token)

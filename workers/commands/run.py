@@ -130,7 +130,7 @@ def _facts(one: Summary) -> dict[str, object]:
         "episodes": f"{one.episodes} of {one.episodes_total} begun, {one.abandoned} abandoned",
         "score": _score(one),
         "attribution": (labels or _UNKNOWN) + (f"; degraded: {_counts(one.degraded)}" if one.degraded else ""),
-        "gate": _gate(one.gate),
+        "gate": gate_line(one.gate),
         "banks": f"version {one.bank_version}: {_banks(one)}",
         "bank store": one.bank_store + (f"; recalls: {_counts(one.recalls)}" if one.recalls else ""),
         "operations": _UNKNOWN if one.past else _counts(one.operations) or "none",
@@ -143,7 +143,8 @@ def _facts(one: Summary) -> dict[str, object]:
     return facts
 
 
-def _gate(figures: GateFigures | None) -> str:
+def gate_line(figures: GateFigures | None) -> str:
+    """How a run's gate fared, on one line."""
     if figures is None:
         return _UNKNOWN
     if figures.degraded_rate is None:
