@@ -41,6 +41,8 @@ START_S = 60.0
 STOP_S = 30.0
 #: how long a server that holds the data may be silent before another command gives up, seconds
 SILENT_S = 30.0
+#: how long it may take to end before somebody who waits is told
+_MOMENT_S = 1.0
 _POLL_S = 0.02
 #: how often other ports are tried where somebody took one between the look and the start
 _PORT_TRIES = 4
@@ -63,6 +65,8 @@ class Start:
     go_on: Callable[[], None] = lambda: None
     #: in a network namespace of its own, so that no other machine reaches any port; None = as it was started before
     isolated: bool | None = None
+    #: how long a server that holds the data and says nothing is waited for
+    silent_s: float = SILENT_S
     #: settings of the server beside and over ours
     extra: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
@@ -181,13 +185,18 @@ def keep(home: Path, start: Start | None = None) -> tuple[Running, bool]:
     return _Use(home, start or Start()).keep()
 
 
-def stop(home: Path, *, now: bool) -> "Stopped":
+def stop(home: Path, *, now: bool, progress: Callable[[str], None] = silent) -> "Stopped":
     """Let the home's server end: with its last user, or `now`, whoever uses it.
+
+    Args:
+        home: whose.
+        now: or with its last user.
+        progress: gets a line where that takes a while.
 
     Raises:
         Unreachable: somebody else starts or stops it, or it cannot be ended.
     """
-    return _Use(home, Start()).stop(now=now)
+    return _Use(home, Start(progress=progress)).stop(now=now)
 
 
 def state_of(home: Path) -> Literal["running", "silent", "stopped"]:
@@ -309,13 +318,15 @@ class _Use:
 
     def _awaited(self) -> Running | None:
         """The server that holds the data but was silent, once it answers; None where no server holds them."""
-        deadline = time.monotonic() + SILENT_S
+        deadline = time.monotonic() + self._how.silent_s
         while self._locks.held:
             self._waiter.go_on()
             if (one := running(self._home)) is not None:
                 return one
             if time.monotonic() > deadline:
-                raise Unreachable(self._in_the_way(named(self._home), f"has not answered for {SILENT_S:.0f} s"))
+                raise Unreachable(
+                    self._in_the_way(named(self._home), f"has not answered for {self._how.silent_s:.0f} s")
+                )
             time.sleep(_POLL_S)
         return None
 
@@ -427,7 +438,10 @@ class _Use:
         """End the server: asked first, then killed."""
         process = one.process if one is not None else _by_pidfile(self._folder)
         if self._locks.held and process is not None:
-            self._signalled(process, signal.SIGTERM)
+            self._signalled(
+                process, signal.SIGTERM, f"waiting for Weaviate (pid {process.pid}) to close its connections; "
+                f"it is killed after {STOP_S:.0f} s",
+            )  # fmt: skip
             if self._locks.held:
                 self._signalled(process, signal.SIGKILL)
             if one is not None and one.engine:
@@ -437,12 +451,16 @@ class _Use:
             return  # whoever comes next finds it by its file
         self._forget()
 
-    def _signalled(self, process: ProcessIdentity, number: signal.Signals) -> None:
-        """Send a signal, and wait for the end."""
-        deadline = time.monotonic() + STOP_S
+    def _signalled(self, process: ProcessIdentity, number: signal.Signals, telling: str = "") -> None:
+        """Send a signal, and wait for the end; `telling` is said where it takes longer than a moment."""
+        began = time.monotonic()
+        deadline = began + STOP_S
         with suppress(PermissionError):
             process.signal_group(number)
         while self._locks.held and time.monotonic() < deadline:
+            if telling and time.monotonic() - began >= _MOMENT_S:
+                self._waiter.tell(telling)
+                telling = ""
             time.sleep(_POLL_S)
 
     def _forget(self) -> None:

@@ -4,6 +4,7 @@ Unreachable
 └── BankAway            the store does not answer, refuses the key, is full or too old: the replica answers meanwhile
 Mismatch
 ├── DoubtfulAnswer      an answer that cannot be right: a row that is missing, unknown or another one
+│   └── AnswerTooLong   one that is longer than a message may be
 ├── UncleanWrite        a write without a clean answer: nobody knows what is there, the generation is lost
 └── DeadGeneration      a newer generation has begun; nothing is published in this one any more
 """
@@ -25,6 +26,10 @@ class DoubtfulAnswer(Mismatch):
     def __init__(self, bank: str, reason: str) -> None:
         self.bank, self.reason = bank, reason
         super().__init__(f"bank {bank}: {reason}")
+
+
+class AnswerTooLong(DoubtfulAnswer):
+    """An answer longer than one message may be: whoever asks for fewer rows gets it."""
 
 
 class UncleanWrite(Mismatch):

@@ -1,7 +1,7 @@
 """Which items a run's banks have lost, and when: what a store still holds of them is not to be found any more."""
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from events.ids import STAGES, BankVersion, MemoryId, Stage, memory_order
 
@@ -25,14 +25,6 @@ class Prunes:
         """Whether version `at` lacks it because it was pruned."""
         pruned = self._at.get(memory)
         return pruned is not None and pruned <= at
-
-    def between(self, after: BankVersion, at: BankVersion) -> Iterator[MemoryId]:
-        """The items pruned in versions after `after`, up to `at`."""
-        for memory, version in reversed(self._at.items()):
-            if version <= after:
-                return
-            if version <= at:
-                yield memory
 
     def count(self, stage: Stage, after: BankVersion, at: BankVersion) -> int:
         """How many items of the stage were pruned in versions after `after`, up to `at`."""

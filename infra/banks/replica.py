@@ -22,7 +22,6 @@ from events.parameters import Parameters
 from events.policies import Policy
 from events.recall import recall
 from events.window import Window
-from infra.banks.changes import held
 from infra.banks.prunes import Prunes
 from runtime.logger import Logger
 from runtime.ports import Basis, EventLog, Recalled
@@ -93,12 +92,6 @@ class Versions:
             oldest = self._window.oldest
             raise Mismatch(f"bank version {version} of run {self._log.run} is gone; the oldest held is {oldest}")
         return banks
-
-    async def held(self, version: BankVersion) -> dict[Stage, set[MemoryId]]:
-        """The items that `version`, or an older one that somebody may read, holds. Raises as `at`."""
-        banks = await self.at(version)
-        assert self._window is not None  # noqa: S101 - `at` has made it
-        return held(banks, self.prunes.between(self._window.oldest, version))
 
     async def parameters(self) -> Parameters:
         """Of the run's policy."""

@@ -27,7 +27,7 @@ from weaviate.proto.v1 import (
     weaviate_pb2_grpc,
 )
 
-from infra.banks.errors import BankAway, DoubtfulAnswer, UncleanWrite
+from infra.banks.errors import AnswerTooLong, BankAway, DoubtfulAnswer, UncleanWrite
 from infra.weaviate_address import WeaviateAddress
 from runtime.logger import Logger
 
@@ -63,6 +63,8 @@ CHANNEL: list[tuple[str, int]] = [
 ]
 _GONE = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
 _REFUSED = {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED}
+#: what gRPC says of an answer that one of both sides does not let through
+_TOO_LONG = "message larger than max"
 _KEY = "it refuses the API key; put its key into the variable that weaviate.api_key_env names"
 #: what a call over REST ends with. What answers there may be no Weaviate at all, and its client believes what it reads
 _OF_REST = (
@@ -175,6 +177,8 @@ class Edge:
             except AioRpcError as error:
                 if error.code() is grpc.StatusCode.UNAVAILABLE and tries_left:
                     continue
+                if _TOO_LONG in (error.details() or ""):
+                    raise AnswerTooLong(generation, "an answer that is longer than one message may be") from error
                 kind, reason = _meaning(error)
                 if kind != "answer" or not await self._ready():
                     raise self.missed(kind, reason) from error

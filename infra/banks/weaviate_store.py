@@ -16,7 +16,7 @@ from events.ids import STAGES, BankVersion, MemoryId, Stage, memory_order
 from events.vectors import DOT_ONE, ONE, Vector
 from infra.banks import weaviate_wire as wire
 from infra.banks.checks import check
-from infra.banks.errors import BankAway, DoubtfulAnswer, UncleanWrite
+from infra.banks.errors import AnswerTooLong, BankAway, DoubtfulAnswer, UncleanWrite
 from infra.banks.generations import Generation
 from infra.banks.prunes import Prunes, stage_of
 from infra.banks.weaviate_edge import Edge
@@ -173,12 +173,18 @@ class WeaviateBank:
         return sorted(found, key=lambda row: memory_order(row.id))
 
     async def _all(self, stage: Stage) -> list[Row]:
-        found, after = list[Row](), ""
+        found, after, size = list[Row](), "", _PAGE
         while True:
-            reply = await self._edge.search(self._name, wire.page(stage, self._name, after, _PAGE), patient=True)
+            try:
+                reply = await self._edge.search(self._name, wire.page(stage, self._name, after, size), patient=True)
+            except AnswerTooLong:
+                if size == 1:
+                    raise
+                size = max(size // 4, 1)
+                continue
             rows, after = wire.rows(stage, self._name, reply)
             found += rows
-            if len(rows) < _PAGE:
+            if len(rows) < size:
                 return found
 
     async def newest(self) -> BankVersion | None:

@@ -293,10 +293,10 @@ def test_a_silent_one_is_named_and_can_be_ended(
     own_weaviate_server: OwnWeaviate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No second one is started on its data; it is adopted once it answers, and ended where somebody asks for that."""
-    home, how = own_weaviate_server.home, Start(tools=own_weaviate_server.tools)
-    one = own_weaviate_server.running
-    monkeypatch.setattr(module, "SILENT_S", 0.2)
+    home, how = own_weaviate_server.home, Start(tools=own_weaviate_server.tools, silent_s=0.2)
+    one, said = own_weaviate_server.running, list[str]()
     monkeypatch.setattr(module, "STOP_S", 1.0)
+    monkeypatch.setattr(module, "_MOMENT_S", 0.1)
     own_weaviate_server.pause()
     patient = module.asked
     monkeypatch.setattr(module, "asked", lambda address: patient(address, 0.2))
@@ -312,7 +312,10 @@ def test_a_silent_one_is_named_and_can_be_ended(
     with weaviate_server_sync(home, how) as again:
         assert again == one.address
     own_weaviate_server.pause()
-    assert stop(home, now=True).ended
+    assert stop(home, now=True, progress=said.append).ended
+    assert said == [f"waiting for Weaviate (pid {one.process.pid}) to close its connections; it is killed after 1 s"], (
+        "once, and not where it ends at once"
+    )
     assert not alive(one)
 
 

@@ -26,13 +26,15 @@ from workers.views.banks import version_at
 #: how many differences are printed
 _FIRST = 10
 _SHOWN = 60
+#: how long a server of the home that says nothing is waited for by a person, seconds
+_SILENT_S = 8.0
 
 
 @asynccontextmanager
 async def banked(invocation: Invocation) -> AsyncIterator[Server]:
     """The server of the configuration, with a way to the banks of its runs; the home's own ones are started."""
     configuration, home = invocation.configuration, invocation.resolved.home
-    start = Start(progress=invocation.output.note)
+    start = Start(progress=invocation.output.note, silent_s=_SILENT_S)
     async with (
         server(invocation) as logs,
         with_banks(

@@ -116,7 +116,7 @@ def stop_(invocation: Invocation, service: str, now: bool) -> None:
         output.data({"service": service, "ended": False, "yours": True})
         output.line(f"{invocation.configuration.weaviate.url} is a server of yours; Chime does not stop it")
         return
-    found = stop(invocation.resolved.home, now=now)
+    found = stop(invocation.resolved.home, now=now, progress=output.note)
     pid = found.server.process.pid if found.server is not None and found.server.process is not None else None
     output.data({"service": service, "ended": found.ended, "pid": pid})
     if found.server is None and found.ended:

@@ -11,9 +11,10 @@ from banked_run import Place, placed
 from events.bank import Banks
 from events.errors import BadInput
 from events.ids import RunId
-from infra.banks import upkeep
+from infra.banks import upkeep, weaviate_client
 from infra.banks import weaviate_wire as wire
 from infra.banks.changes import row_of
+from infra.banks.weaviate_edge import CHANNEL
 from infra.weaviate_address import WeaviateAddress
 
 
@@ -80,6 +81,19 @@ async def test_what_differs_is_named(redis_server, redis_prefix: str, weaviate_s
         del request.objects[0].vectors[:]
         await edge.put(name, request)
         assert "without a vector" in await differences()
+
+
+async def test_rows_of_long_texts_are_read_in_smaller_pages(
+    redis_server, redis_prefix: str, weaviate_server: WeaviateAddress, monkeypatch: pytest.MonkeyPatch
+):
+    """A page that is longer than one answer may be is asked for in parts, and the server does not count as away."""
+    with monkeypatch.context() as limited:
+        limited.setattr(weaviate_client, "CHANNEL", [*CHANNEL, ("grpc.max_receive_message_length", 4_000)])
+        async with built(redis_server, redis_prefix, weaviate_server) as place:
+            banks = place.run.versions[12]
+            found = await upkeep.verify(place.server, place.generations, banks, [])
+            assert (found.differences, found.rows) == ([], len(banks))
+            assert place.server.away is None
 
 
 async def test_a_bank_that_is_not_there(redis_server, redis_prefix: str, weaviate_server: WeaviateAddress):

@@ -158,17 +158,20 @@ def test_a_version_is_built_apart(chime: Any, played: Any, rest: Rest):
 
 
 def test_what_differs_is_named(chime: Any, played: Any, rest: Rest):
-    """A row that was lost and a text that was changed end a check with 4 and their names; a rebuild puts it right."""
+    """A row that was lost, a text and a birth that were changed end a check with 4; a rebuild puts it right."""
     played("r")
     tenant = chime.json("memory", "rebuild", "r")["data"]["generation"]
-    first, second, *_ = sorted(rest.rows("PlanningMemory", tenant), key=lambda row: row["properties"]["memory"])
+    first, second, third, *_ = sorted(rest.rows("PlanningMemory", tenant), key=lambda row: row["properties"]["memory"])
     rest("DELETE", f"objects/PlanningMemory/{first['id']}?tenant={tenant}")
     changed = {"class": "PlanningMemory", "tenant": tenant, "properties": {"experience": "something else"}}
     rest("PATCH", f"objects/PlanningMemory/{second['id']}", changed)
+    born = {"class": "PlanningMemory", "tenant": tenant, "properties": {"born": third["properties"]["born"] + 1}}
+    rest("PATCH", f"objects/PlanningMemory/{third['id']}", born)
     body = chime.json("memory", "verify", "r", code=4)
     told = "\n".join(body["data"]["differences"])
     assert first["properties"]["memory"] in told
-    assert second["properties"]["memory"] in told
+    assert f"{second['properties']['memory']} has another experience" in told
+    assert f"{third['properties']['memory']} has another born" in told
     assert "chime memory rebuild" in body["error"]["message"]
     out = chime("memory", "verify", "r", code=4)
     assert first["properties"]["memory"] in out
@@ -277,6 +280,23 @@ def test_a_server_that_is_away(chime: Any, played: Any, rest: Rest, monkeypatch:
         assert "chime memory gc" in chime.err
     assert tenant in rest.tenants()
     assert chime.json("memory", "gc")["data"]["removed"] == [tenant]
+
+
+def test_one_of_the_home_that_hangs(
+    chime: Any, played: Any, rest: Rest, own_weaviate_server: Any, monkeypatch: pytest.MonkeyPatch
+):
+    """What needs it waits some seconds and ends with 3: the line names the process and how to end it."""
+    played("r")
+    chime("memory", "rebuild", "r")
+    for name in ("URL", "GRPC_URL", "API_KEY"):
+        monkeypatch.delenv(f"CHIME_WEAVIATE_{name}")
+    monkeypatch.setenv("CHIME_HOME", str(own_weaviate_server.home))
+    monkeypatch.setattr("workers.commands.memory_store._SILENT_S", 0.2)
+    own_weaviate_server.pause()
+    chime("memory", "search", "r", "shop", "--mode", "bm25", code=3)
+    last = chime.err.strip().splitlines()[-1]
+    assert "has not answered for 0 s" in last
+    assert "services stop weaviate --now" in last
 
 
 def test_a_wrong_key(chime: Any, played: Any, rest: Rest, monkeypatch: pytest.MonkeyPatch):
