@@ -244,7 +244,8 @@ def _driven(invocation: Invocation, run: RunId, given: Mapping[str, Any], choice
     if summary.past:
         output.note(f"note: {NOT_AT_HAND}: {summary.past}")
     if ended.control == "stopped":
-        why = f"run {run} stopped: {ended.reason}. {_way_on(run, ended.kind)}"
+        reason = (ended.reason or "").removeprefix(f"run {run}: ")
+        why = f"run {run} stopped: {reason}. {_way_on(run, ended.kind)}"
         raise BudgetSpent(why) if ended.kind == RunSpent.kind else RunStopped("stopped", why)
     output.line(f"next: chime run show {run}, chime memory list {run}, chime log verify {run}")
     told = [f"{summary.abandoned} abandoned"] if summary.abandoned else []
