@@ -38,9 +38,9 @@ _AT_ONCE = 6
 #: how much of an answer is shown, characters
 _SHOWN = 100
 #: cap of an answer, tokens; of the one that shows whether caps are kept
-_TOKENS, _FEW_TOKENS = 96, 8
+_TOKENS, _FEW_TOKENS = 64, 8
 #: an answer to a short question that takes more tokens than this was thought over
-_THOUGHT_TOKENS = 48
+_THOUGHT_TOKENS = 40
 #: a description of tools that reaches the model costs at least so many tokens of the prompt
 _TOOL_TOKENS = 20
 
@@ -391,7 +391,11 @@ def _is_sane(usage: TokenUsage) -> bool:
 def _formed(got: _Got, is_formed: Callable[[str], bool]) -> Verdict:
     if got.answer is None:
         return "no"
-    return "yes" if is_formed(got.answer.content) else "accepted, not enforced"
+    if is_formed(got.answer.content):
+        return "yes"
+    # Cut off within an object: perhaps the one that was asked for.
+    is_cut = got.answer.finish_reason == "length" and got.answer.content.lstrip().startswith("{")
+    return "unknown" if is_cut else "accepted, not enforced"
 
 
 def _object(text: str) -> dict[str, Any] | None:

@@ -149,6 +149,23 @@ async def test_calls_as_text_are_known_from_dropped_tools() -> None:
     assert "tools" not in found.settings
 
 
+async def test_an_object_that_is_cut_off_says_nothing() -> None:
+    """It may have been the one that was asked for; cut prose was not."""
+
+    def answer(request: Request) -> bytes:
+        if request.path.endswith("/models"):
+            return listing()
+        text = '{ "colour": "red", "cou' if "response_format" in request.body else "Hello, I"
+        choice = {"message": {"content": text}, "finish_reason": "length"}
+        return completion(choices=[choice], usage=usage(40, 30))
+
+    async with answering(answer) as server:
+        told = verdicts(await probed(server.url))
+    assert (told["json_schema"], told["json_object"], told["forced call"]) == (
+        "unknown", "unknown", "accepted, not enforced",
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("reply", "kind"),
     [
