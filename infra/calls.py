@@ -4,6 +4,7 @@ A call is known by run, stream, stage, ordinal, retry ordinal and the SHA-256 of
 the stage's event is appended; whoever asks the same again, after a crash or at the same time, gets the stored answer.
 """
 
+import json
 from collections.abc import Collection, Mapping
 from hashlib import sha256
 from typing import Any, Protocol, cast
@@ -19,6 +20,7 @@ from events.ids import RunId
 from infra.blobs import get_messages, message_list
 from infra.model_errors import said
 from infra.redis_client import our_errors
+from infra.transcripts import Transcripts
 from runtime.calls import call_usage
 from runtime.errors import ModelRefused, ModelUnavailable, RunStopped, StoreAway
 from runtime.logger import Logger
@@ -62,6 +64,19 @@ class CallRecord(Struct, frozen=True, kw_only=True):
     asked: str = ""
     #: of the server's build and settings, as it names them
     fingerprint: str = ""
+    #: what was odd about the answer, and how much of the request was left out, characters (`runtime.ports.ChatAnswer`)
+    flags: list[str] = []
+    left_out: int = 0
+    #: blob: list of the hashes of the messages as they were sent, which differ where the endpoint takes others; blob:
+    #: the rest of the body that was sent; blob: the body that came back. "" where nothing was sent, or came
+    sent_messages: str = ""
+    sent: str = ""
+    received: str = ""
+    #: requests that were made for it, and what came of those before the last, a line each
+    requests: int = 0
+    before: list[str] = []
+    #: until the first byte of the answer, milliseconds
+    first_byte_ms: int | None = None
 
 
 class UnreadableCall(BadInput):
@@ -163,6 +178,18 @@ class _Written(Struct, frozen=True):
     sha256: str
 
 
+class _Bodies:
+    """What is stored with one command, by place."""
+
+    def __init__(self, bodies: list[bytes]) -> None:
+        self.all = bodies
+
+    def place(self, *bodies: bytes) -> int:
+        """Where the last one of `bodies` stands, now that they are among them."""
+        self.all += bodies
+        return len(self.all) - 1
+
+
 class RecordedCalls:
     """A `ChatModel` around another one that remembers; `names` and `prices` are of the model that each role asks."""
 
@@ -174,9 +201,21 @@ class RecordedCalls:
         clock: Clock,
         names: Mapping[Role, str] | None = None,
         prices: Mapping[Role, Price] | None = None,
+        transcripts: Transcripts | None = None,
     ) -> None:
+        """Nothing is asked yet.
+
+        Args:
+            model: is asked what is not recorded.
+            store: of the records.
+            blobs: of the bodies.
+            clock: of the machine.
+            names: the model that each role asks for.
+            prices: of those models, where they have one.
+            transcripts: where `model` leaves what went over the wire.
+        """
         self._model, self._store, self._blobs, self._clock = model, store, blobs, clock
-        self._names, self._prices = names or {}, prices or {}
+        self._names, self._prices, self._transcripts = names or {}, prices or {}, transcripts or Transcripts()
 
     async def complete(self, request: ChatRequest, key: CallKey) -> ChatAnswer:
         """As `runtime.ports.ChatModel.complete`; asked before, the stored answer.
@@ -233,11 +272,18 @@ class RecordedCalls:
     ) -> CallRecord:
         """The record of a call whose bodies are stored: whoever finds it finds what it names."""
         took_s = self._clock.monotonic() - began
-        bodies = [*asked.messages, message_list(asked.messages), asked.rest]
-        if answer:
-            bodies.append(msgspec.json.encode(answer))
-        names = await self._blobs.put_many(key.run, bodies)
-        messages, rest, *answered = names[len(asked.messages) :]
+        wire = self._transcripts.take(key)
+        bodies = _Bodies([*asked.messages, message_list(asked.messages), asked.rest])
+        answered = bodies.place(msgspec.json.encode(answer)) if answer else None
+        sent = [canonical(message) for message in wire.sent.get("messages", ())] if wire else []
+        listed = bodies.place(*sent, message_list(sent)) if sent else None
+        rest = bodies.place(canonical(wire.sent | {"messages": None})) if wire and wire.sent else None
+        received = bodies.place(wire.received.encode()) if wire and wire.received else None
+        names = await self._blobs.put_many(key.run, bodies.all)
+
+        def name(place: int | None) -> str:
+            return names[place] if place is not None else ""
+
         return CallRecord(
             id=key.id,
             role=request.role,
@@ -246,12 +292,20 @@ class RecordedCalls:
             usage=answer.usage if answer else TokenUsage(),
             latency_ms=round(1000 * took_s),
             finish_reason=answer.finish_reason if answer else "",
-            messages=messages,
-            request=rest,
-            answer="".join(answered),
+            messages=names[len(asked.messages)],
+            request=names[len(asked.messages) + 1],
+            answer=name(answered),
             sha256=asked.sha256,
             at=self._clock.utc(),
             asked=self._names.get(request.role, ""),
+            flags=answer.flags if answer else [],
+            left_out=answer.left_out if answer else 0,
+            sent_messages=name(listed),
+            sent=name(rest),
+            received=name(received),
+            requests=len(wire.before) + 1 if wire else 0,
+            before=wire.before if wire else [],
+            first_byte_ms=wire.first_byte_ms if wire else None,
         )
 
     async def _failed(
@@ -315,6 +369,48 @@ async def messages_of(blobs: Blobs, run: RunId, record: CallRecord) -> list[Mess
         MissingBlob: a body is gone.
     """
     return await get_messages(blobs, run, record.messages)
+
+
+async def request_of(blobs: Blobs, run: RunId, record: CallRecord) -> ChatRequest:
+    """What was asked, as a stage asked it.
+
+    Raises:
+        MissingBlob: a body is gone.
+        UnreadableCall: a body, or the record, is not of this format.
+    """
+    messages = await messages_of(blobs, run, record)
+    try:
+        rest = json.loads(await blobs.get(run, record.request))
+        return msgspec.convert({**rest, "role": record.role, "messages": messages}, ChatRequest)
+    except (ValueError, TypeError) as error:
+        raise UnreadableCall(record.id, str(error)) from error
+
+
+class Wire(Struct, frozen=True, kw_only=True):
+    """The bodies that went over the wire for a call."""
+
+    #: None where nothing was sent
+    sent: dict[str, Any] | None
+    #: None where nothing came
+    received: str | None
+
+
+async def wire_of(blobs: Blobs, run: RunId, record: CallRecord) -> Wire:
+    """What was sent and what came back.
+
+    Raises:
+        MissingBlob: a body is gone.
+        UnreadableCall: a body is not of this format.
+    """
+    sent: dict[str, Any] | None = None
+    if record.sent:
+        try:
+            sent = msgspec.json.decode(await blobs.get(run, record.sent), type=dict[str, Any])
+        except ValueError as error:
+            raise UnreadableCall(record.id, str(error)) from error
+        sent["messages"] = await get_messages(blobs, run, record.sent_messages) if record.sent_messages else []
+    received = (await blobs.get(run, record.received)).decode("utf-8", "replace") if record.received else None
+    return Wire(sent=sent, received=received)
 
 
 async def answer_of(blobs: Blobs, run: RunId, record: CallRecord) -> ChatAnswer | None:

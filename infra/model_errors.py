@@ -66,8 +66,14 @@ class Failure:
 class Failed(Exception):
     """One failed try, inside the model client only: what leaves it are the errors of `runtime.errors`."""
 
-    def __init__(self, failure: Failure) -> None:
-        self.failure = failure
+    def __init__(self, failure: Failure, body: str = "") -> None:
+        """One try.
+
+        Args:
+            failure: what it means.
+            body: what came, where it was read; with whatever secrets it holds.
+        """
+        self.failure, self.body = failure, body
         super().__init__(failure.reason)
 
 

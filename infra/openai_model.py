@@ -3,6 +3,7 @@
 import random
 from collections.abc import Mapping
 from datetime import datetime
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -23,9 +24,11 @@ from infra.capabilities import (
 )
 from infra.completion import completion
 from infra.fitting import Fitting, Sent
-from infra.model_errors import Failed, said
-from infra.openai_client import Clients
+from infra.model_errors import Failed, Failure, said
+from infra.openai_client import Clients, Exchange
 from infra.pacing import UNPACED, Pace
+from infra.redaction import redacted
+from infra.transcripts import LONGEST, Transcript, Transcripts
 from infra.tries import Tries
 from runtime.errors import ModelRefused, ModelUnavailable, RunStopped
 from runtime.logger import Logger
@@ -50,6 +53,7 @@ class OpenAIModel:
         rng: random.Random | None = None,
         *,
         pace: Pace = UNPACED,
+        transcripts: Transcripts | None = None,
     ) -> None:
         """Nothing is asked yet.
 
@@ -60,6 +64,7 @@ class OpenAIModel:
             clock: waits between tries.
             rng: jitter.
             pace: how fast a place is asked.
+            transcripts: where what went over the wire is left for whoever records calls.
 
         Raises:
             BadInput: an address or a key that no request can be made with.
@@ -68,11 +73,18 @@ class OpenAIModel:
             clients.of(endpoint)
         self._models, self._endpoints, self._clients, self._clock = models, endpoints, clients, clock
         self._rng = rng or random.Random()  # noqa: S311 - jitter is no secret
-        self._pace = pace
+        self._pace, self._transcripts = pace, transcripts
 
     async def complete(self, request: ChatRequest, key: CallKey) -> ChatAnswer:
         """As `runtime.ports.ChatModel.complete`."""
-        request = _sendable(request)
+        wire = _Wire(self._clients.key(self._endpoints[request.role]))
+        try:
+            return await self._complete(_sendable(request), key, wire)
+        finally:
+            if self._transcripts is not None and wire.sent:
+                self._transcripts.put(key, wire.transcript())
+
+    async def _complete(self, request: ChatRequest, key: CallKey, wire: "_Wire") -> ChatAnswer:
         model, endpoint = self._models[request.role], self._endpoints[request.role]
         place, secret = (endpoint.base_url, model.model), self._clients.key(endpoint)
         tries = Tries(endpoint, secret, self._clients.breakers[place], self._clock, self._rng, endpoint.retry_budget)
@@ -83,9 +95,10 @@ class OpenAIModel:
             window = window_of(endpoint, abilities)
             sent = fitting.sent(window)
             try:
-                answer = await self._answer(sent, key, abilities, tries)
+                answer = await self._answer(sent, key, abilities, tries, wire)
             except Failed as failed:
                 failure, told, cause = failed.failure, failed.failure.shown(secret), failed.__cause__
+                wire.failed(told, failed.body)
             else:
                 self._learn(place, found)
                 tries.answered()
@@ -110,7 +123,7 @@ class OpenAIModel:
             )  # fmt: skip
             await self._clock.sleep(pause_s)
 
-    async def _answer(self, sent: Sent, key: CallKey, abilities: Abilities, tries: Tries) -> ChatAnswer:
+    async def _answer(self, sent: Sent, key: CallKey, abilities: Abilities, tries: Tries, wire: "_Wire") -> ChatAnswer:
         """One try, in its turn.
 
         Raises:
@@ -121,8 +134,10 @@ class OpenAIModel:
         asked = parameters(request, model, endpoint, abilities, sent.cap)
         place = (endpoint.base_url, model.model)
         async with self._pace.request(place, endpoint, sent.prompt_tokens + sent.cap) as turn:
+            wire.begin(asked)
             try:
                 exchange = await self._clients.post(streamed(endpoint, abilities), asked, tries.limit_s)
+                wire.came(exchange)
                 answer = completion(exchange.body, request, key, datetime.fromisoformat(self._clock.utc()))
             except Failed as failed:
                 if failed.failure.status == 429:
@@ -136,6 +151,47 @@ class OpenAIModel:
         """Ask so from now on: only after an answer, as what a refused request went without was not the reason."""
         if found is not NOTHING_LEARNT:
             self._clients.learnt[place] = self._clients.learnt.get(place, NOTHING_LEARNT).also(found)
+
+
+class _Wire:
+    """What went over the wire for one call so far.
+
+    Args:
+        secret: the key that is sent with it, and does not belong here; "" = none.
+    """
+
+    def __init__(self, secret: str) -> None:
+        self._secret = secret
+        self.sent: dict[str, Any] = {}
+        self._received = ""
+        self._first_byte_ms: int | None = None
+        self._failed: list[str] = []
+        self._requests = 0
+
+    def begin(self, sent: dict[str, Any]) -> None:
+        """One more request is made."""
+        self.sent, self._received, self._first_byte_ms = sent, "", None
+        self._requests += 1
+
+    def came(self, exchange: Exchange) -> None:
+        """There is an answer, whatever is made of it."""
+        self._received = exchange.body.decode("utf-8", "replace")
+        self._first_byte_ms = round(1000 * exchange.first_byte_s)
+
+    def failed(self, failure: Failure, body: str) -> None:
+        """The request has come to nothing; `failure` as it may be shown."""
+        self._received = body or self._received
+        self._failed.append(f"{failure.kind}: {failure.reason}")
+
+    def transcript(self) -> Transcript:
+        """Of the call, which has ended."""
+        received = redacted(self._received.replace(self._secret, "***") if self._secret else self._received)
+        return Transcript(
+            sent=self.sent,
+            received=received[:LONGEST],
+            first_byte_ms=self._first_byte_ms,
+            before=self._failed[: self._requests - 1],
+        )
 
 
 def _sendable(request: ChatRequest) -> ChatRequest:

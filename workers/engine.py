@@ -31,6 +31,7 @@ from infra.openai_client import Clients
 from infra.openai_model import OpenAIModel
 from infra.pacing import Paced
 from infra.spending import SpendingModel
+from infra.transcripts import Transcripts
 from runtime import planners, reflections
 from runtime.context import Context
 from runtime.episode import act, diagnose
@@ -305,7 +306,8 @@ class Engine:
         if missing := [role for role in get_args(Role) if role not in asked or role not in where]:
             raise BadInput(f"the header names no model or endpoint for the {missing[0]}")
         names: dict[Role, str] = {role: one.model for role, one in asked.items()}
-        model = self._asking(run, asked, where)
+        transcripts = Transcripts()
+        model = self._asking(run, asked, where, transcripts)
         budget, ledger = budget_in(operational), self._there.ledger
         prices = {role: budget.prices[name] for role, name in names.items() if name in budget.prices}
         if ledger is not None and not budget.is_free:
@@ -314,15 +316,21 @@ class Engine:
         recording = recording_in(operational)
         # What is played costs nothing; of what is made twice, what the run keeps is written down.
         model = played(model, recording, names)
-        model = RecordedCalls(model, self._there.calls, self._there.blobs, self._clock, names, prices)
+        model = RecordedCalls(
+            model, self._there.calls, self._there.blobs, self._clock, names, prices, transcripts=transcripts
+        )
         return kept(model, recording, names)
 
     def _asking(
-        self, run: RunId, models: Mapping[Role, ModelSettings], endpoints: Mapping[Role, EndpointSettings]
+        self,
+        run: RunId,
+        models: Mapping[Role, ModelSettings],
+        endpoints: Mapping[Role, EndpointSettings],
+        transcripts: Transcripts,
     ) -> ChatModel:
         """What asks the endpoints, at the pace of the run."""
         pace = Paced(self._there.pace(run), self._clock)
-        return OpenAIModel(models, endpoints, self._clients, self._clock, pace=pace)
+        return OpenAIModel(models, endpoints, self._clients, self._clock, pace=pace, transcripts=transcripts)
 
 
 @asynccontextmanager

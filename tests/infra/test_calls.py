@@ -447,5 +447,8 @@ async def test_records_keep_their_form() -> None:
         finish_reason="stop", messages="a", request="b", answer="c", sha256="d", at="2026-01-01T00:00:00.000000Z",
     )  # fmt: skip
     counted = b',"reasoning_tokens":null,"estimated_prompt_tokens":null,"estimated_completion_tokens":null}'
-    more = b',"error_class":"","status":null,"asked":"","fingerprint":""}'
+    more = (
+        b',"error_class":"","status":null,"asked":"","fingerprint":"","flags":[],"left_out":0,"sent_messages":"",'
+        b'"sent":"","received":"","requests":0,"before":[],"first_byte_ms":null}'
+    )
     assert msgspec.json.encode(record) == written[:-1].replace(b"}", counted, 1) + more
