@@ -220,6 +220,8 @@ class Assembly:
         self._choices = 0
         #: whether something of an answer has come, and whether text of it has
         self.has_begun = self.has_text = False
+        #: whether something came behind the end
+        self.has_surplus = False
 
     @property
     def is_over(self) -> bool:
@@ -252,9 +254,10 @@ class Assembly:
         data = data[: len(data) - len(held)].replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         *lines, rest = data.split(b"\n")
         self._parts = [rest + held]
-        for line in lines:
+        for at, line in enumerate(lines, 1):
             self._line(line)
             if self.is_over:
+                self.has_surplus = bool(b"".join([*lines[at:], rest]).strip())
                 return
 
     def end(self) -> bytes:

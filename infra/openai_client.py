@@ -11,27 +11,32 @@ anything else: an error while reading, a limit, a bound of size, a cancelled cal
 second response, HTTP/1.0, `Connection: close`, a 200 that holds something else.
 """
 
-import ssl
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
+from ipaddress import ip_address
 from math import inf
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import anyio
+import httpx2
 import msgspec
 from msgspec import Raw, Struct
+from openai import AsyncOpenAI, DefaultAsyncHttpx2Client, Timeout
 
 from events.errors import BadInput
 from infra.breaker import Breaker
 from infra.capabilities import Learnt, Place
 from infra.event_stream import Assembly, begins_no_document, is_event_stream, looks_like_events
-from infra.http_connection import REST_S, Connection, Connections, Head
-from infra.http_route import Broken, NoConnection, route_to
 from infra.model_errors import Failed, Failure, broken, late, malformed, of_status, too_slow, unreachable
+from infra.token_estimates import TokenEstimates
+from infra.watched_network import REST_S, WatchedTransport
 from runtime.ports import Clock
 from runtime.settings import EndpointSettings, ServerSettings
 
@@ -39,6 +44,8 @@ from runtime.settings import EndpointSettings, ServerSettings
 LARGEST_ANSWER, LARGEST_ERROR, LARGEST_STREAM = 2**24, 2**16, 2**26
 #: how long a stream may take to end after its end mark, seconds; the answer is there already
 _ENDS_S: Final = 0.25
+#: the SDK's own mark on a request: who made it reads the body
+_UNREAD: Final = "x-stainless-raw-response"
 #: what we ask not to be sent, and can read all the same
 _PACKED: Final = frozenset({"gzip", "x-gzip", "deflate"})
 
@@ -66,47 +73,28 @@ class _Rows(Struct):
     data: list[Raw]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
-    """One request."""
+@dataclass(slots=True, kw_only=True)
+class _Call:
+    """One request under way, for the hooks that it passes through."""
 
-    method: str
-    path: str
-    body: bytes = b""
     #: what a whole answer holds, at least
     shape: type[Struct]
+    #: of the request's body: an error may repeat its words
+    sent: bytes
     #: the request's own, tokens; None = none
-    cap: int | None = None
-    #: seconds
-    limit_s: float
-    first_byte_s: float = inf
+    cap: int | None
+    first_byte_s: float
+    #: for the first byte; without a deadline before the request and after the byte
+    waiting: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    sent_at: float = 0.0
+    first_at: float = 0.0
+    streamed: bool = False
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Server:
-    """One address, asked with one key."""
-
-    connections: Connections
-    target: Callable[[str], str]
-    authority: str
-    key: str = field(repr=False)
-    proxy: str = field(repr=False)
-
-    def head(self, asked: _Asked) -> list[tuple[str, str]]:
-        """All that is sent beside the body: nothing of the environment, and nothing about this machine."""
-        head = [
-            ("Host", self.authority),
-            ("Accept", "application/json"),
-            ("Accept-Encoding", "identity"),
-            ("User-Agent", "chime"),
-        ]
-        if asked.body:
-            head += [("Content-Type", "application/json"), ("Content-Length", str(len(asked.body)))]
-        if self.key:
-            head.append(("Authorization", f"Bearer {self.key}"))
-        if self.proxy:
-            head.append(("Proxy-Authorization", self.proxy))
-        return head
+#: of this task
+_CALL: ContextVar[_Call] = ContextVar("call")
 
 
 class Clients:
@@ -116,74 +104,62 @@ class Clients:
         """Nothing is connected yet.
 
         Args:
-            keys: name of an environment variable -> the key it holds; the proxies are read from them too.
+            keys: name of an environment variable -> the key it holds.
             clock: what a Retry-After date is compared with.
             stack: of whoever holds these clients.
             rest_s: how long a connection must have been silent to be used again.
         """
         self._keys = {name: key.strip() for name, key in keys.items()}
-        self._clock, self._rest_s = clock, rest_s
-        self._context: ssl.SSLContext | None = None
-        self._servers: dict[tuple[str, str], _Server] = {}
-        stack.callback(self._close)
+        self._clock, self._stack, self._rest_s = clock, stack, rest_s
+        self._clients: dict[tuple[str, str], AsyncOpenAI] = {}
         #: what answered requests have gone without
         self.learnt: dict[Place, Learnt] = {}
+        #: what requests come to, by what endpoints have counted
+        self.estimates = TokenEstimates()
         self.breakers: defaultdict[Place, Breaker] = defaultdict(Breaker)
 
     def key(self, endpoint: ServerSettings) -> str:
         """The key that is sent to `endpoint`; "" = none."""
         return self._keys.get(endpoint.api_key_env, "")
 
-    def of(self, endpoint: ServerSettings) -> _Server:
-        """The connections of this address and key, shared.
+    def of(self, endpoint: ServerSettings) -> AsyncOpenAI:
+        """The client of this address and key, shared.
 
         Raises:
             BadInput: an address or a key that no request can be made with.
         """
         same = (endpoint.base_url, endpoint.api_key_env)
-        if (known := self._servers.get(same)) is not None:
-            return known
-        route, key = route_to(endpoint.base_url, self._keys), self.key(endpoint)
-        if not (key.isascii() and key.isprintable()):
-            raise BadInput(f"{endpoint.api_key_env} holds characters that no key has; is it a line of something else?")
-        proxy = route.proxy.authorization if route.proxy is not None and not route.tls else ""
-        connections = Connections(route, self._tls, self._rest_s)
-        made = _Server(connections=connections, target=route.target, authority=route.authority, key=key, proxy=proxy)
-        self._servers[same] = made
-        return made
-
-    @property
-    def idle(self) -> int:
-        """Connections that are kept and carry nothing."""
-        return sum(one.connections.idle for one in self._servers.values())
+        if same not in self._clients:
+            client = _client(endpoint, self.key(endpoint), self._clock, self._rest_s)
+            self._stack.push_async_callback(client.close)
+            self._clients[same] = client
+        return self._clients[same]
 
     async def post(self, endpoint: EndpointSettings, parameters: Mapping[str, Any], limit_s: float) -> Exchange:
         """The answer to a chat completion's `parameters`, whole within `limit_s`; streamed where `endpoint.stream`.
 
         Args:
             endpoint: where to ask.
-            parameters: the body's fields; those of `extra_body` beside them; `stream_options` None = not sent.
+            parameters: what the SDK is called with; `stream_options` None = not sent.
             limit_s: for all of it.
 
         Raises:
             Failed: with what it means.
         """
-        fields = {name: value for name, value in parameters.items() if name != "extra_body"}
+        fields = dict(parameters)
         if endpoint.stream:
             fields = {"stream": True, "stream_options": {"include_usage": True}, **fields}
-            if fields["stream_options"] is None:
-                del fields["stream_options"]
         cap = parameters.get("max_completion_tokens", parameters.get("max_tokens"))
-        asked = _Asked(
-            method="POST",
-            path="/chat/completions",
-            body=_encoded({**fields, **parameters.get("extra_body", {})}),
+        call = _Call(
             shape=_Completion,
+            sent=_encoded(fields),
             cap=cap if isinstance(cap, int) else None,
-            limit_s=limit_s,
             first_byte_s=endpoint.first_byte_timeout_s or inf,
         )
-        return await self._asked(endpoint, asked)
+        if fields.get("stream_options", 0) is None:
+            del fields["stream_options"]
+        create = self.of(endpoint).chat.completions.with_streaming_response.create
+        return await _exchanged(partial(create, **fields), call, endpoint, limit_s)
 
     async def embeddings(self, endpoint: ServerSettings, parameters: Mapping[str, Any], limit_s: float) -> bytes:
         """The body of one answer to an embedding's `parameters`, whole within `limit_s`.
@@ -191,9 +167,9 @@ class Clients:
         Raises:
             Failed: with what it means.
         """
-        body = _encoded(parameters)
-        asked = _Asked(method="POST", path="/embeddings", body=body, shape=_Rows, limit_s=limit_s)
-        return (await self._asked(endpoint, asked)).body
+        call = _Call(shape=_Rows, sent=_encoded(parameters), cap=None, first_byte_s=inf)
+        create = self.of(endpoint).embeddings.with_streaming_response.create
+        return (await _exchanged(partial(create, **parameters), call, endpoint, limit_s)).body
 
     async def models(self, endpoint: ServerSettings, limit_s: float) -> bytes:
         """The body of the endpoint's list of models, whole within `limit_s`.
@@ -201,142 +177,239 @@ class Clients:
         Raises:
             Failed: with what it means.
         """
-        return (await self._asked(endpoint, _Asked(method="GET", path="/models", shape=_Rows, limit_s=limit_s))).body
+        call = _Call(shape=_Rows, sent=b"", cap=None, first_byte_s=inf)
+        list_ = self.of(endpoint).models.with_streaming_response.list
+        return (await _exchanged(list_, call, endpoint, limit_s)).body
 
-    async def _asked(self, endpoint: ServerSettings, asked: _Asked) -> Exchange:
-        """One exchange; its connection is closed where it does not end well.
 
-        Raises:
-            Failed: with what it means.
-        """
-        server, began = self.of(endpoint), anyio.current_time()
-        try:
-            with anyio.fail_after(asked.limit_s):
-                connection = await server.connections.take(endpoint.connect_timeout_s)
-                try:
-                    exchange = await self._exchange(server, connection, asked, began)
-                    if not _holds(exchange.body, asked.shape):
-                        connection.distrust()
-                finally:
-                    server.connections.give_back(connection)
-        except TimeoutError as error:
-            raise Failed(too_slow(asked.limit_s)) from error
-        except NoConnection as error:
-            raise Failed(unreachable(str(error))) from error
-        except Broken as error:
-            raise Failed(broken(str(error))) from error
-        return exchange
+async def _exchanged(
+    asking: Callable[..., AbstractAsyncContextManager[Any]], call: _Call, endpoint: ServerSettings, limit_s: float
+) -> Exchange:
+    """What the response hook has read.
 
-    async def _exchange(self, server: _Server, connection: Connection, asked: _Asked, began: float) -> Exchange:
-        sent = anyio.current_time()
-        with anyio.CancelScope(deadline=sent + asked.first_byte_s) as waiting:
-            head = await connection.ask(asked.method, server.target(asked.path), server.head(asked), asked.body)
-            if not 200 <= head.status < 300:
-                waiting.deadline = inf
-                raise Failed(await self._refusal(connection, head, asked.body))
-            reading = _Reading(connection, head, asked.cap, waiting)
-            body = await reading.body()
-            return Exchange(
-                body=body,
-                headers=head.headers,
-                first_byte_s=reading.first_at - sent,
-                total_s=anyio.current_time() - began,
-                streamed=reading.is_stream,
-            )
-        raise Failed(late(asked.first_byte_s))
+    Raises:
+        Failed: there is nothing within `limit_s`; what there is instead.
+    """
+    if limit_s <= 0:
+        raise Failed(too_slow(limit_s))
+    # The SDK's other limits would begin anew with each byte of a slow answer.
+    timeout = Timeout(None, connect=endpoint.connect_timeout_s)
+    began, within = anyio.current_time(), _CALL.set(call)
+    try:
+        with anyio.fail_after(limit_s), call.waiting:
+            async with asking(timeout=timeout):
+                return Exchange(
+                    body=call.body,
+                    headers=call.headers,
+                    first_byte_s=call.first_at - call.sent_at,
+                    total_s=anyio.current_time() - began,
+                    streamed=call.streamed,
+                )
+    except TimeoutError as error:
+        raise Failed(too_slow(limit_s)) from error
+    except Failed:
+        raise
+    except Exception as error:  # the SDK raises outside its own tree too: nothing of it passes
+        raise Failed(_failure(error, endpoint.connect_timeout_s)) from error
+    finally:
+        _CALL.reset(within)
+    raise Failed(late(call.first_byte_s))
 
-    async def _refusal(self, connection: Connection, head: Head, sent: bytes) -> Failure:
-        """What an error says, as far as it is read."""
-        packing, body = _Unpacking(head, LARGEST_ERROR), bytearray()
-        while not packing.is_full and (part := await connection.more()) is not None:
-            body += packing.opened(part)
-        if packing.is_full:
-            connection.distrust()
-        told = body[:LARGEST_ERROR].decode("utf-8", "replace")
-        return of_status(head.status, told, head.headers, datetime.fromisoformat(self._clock.utc()), sent)
 
-    def _tls(self) -> ssl.SSLContext:
-        """What certificates are checked with; read once."""
-        if self._context is None:
-            self._context = ssl.create_default_context()
-        return self._context
+def _failure(error: Exception, connect_s: float) -> Failure:
+    """Of the transport's own error, which the SDK keeps as the cause of its own; of anything else as of a break."""
+    cause = error.__cause__ or error
+    if isinstance(cause, httpx2.ConnectTimeout):
+        return unreachable(f"no connection within {connect_s:g} s")
+    told = ": ".join(filter(None, (type(cause).__name__, str(cause))))
+    return unreachable(told) if isinstance(cause, httpx2.ConnectError | httpx2.ProxyError) else broken(told)
 
-    def _close(self) -> None:
-        for one in self._servers.values():
-            one.connections.close()
+
+def _client(endpoint: ServerSettings, key: str, clock: Clock, rest_s: float) -> AsyncOpenAI:
+    """A client that sends what we say and nothing of the environment, and reads a body with a bound.
+
+    Raises:
+        BadInput: as `Clients.of`.
+    """
+    host = _host(endpoint.base_url)
+    if not (key.isascii() and key.isprintable()):
+        raise BadInput(f"{endpoint.api_key_env} holds characters that no key has; is it a line of something else?")
+    try:
+        transport = WatchedTransport(endpoint.base_url, is_local=_is_loopback(host), rest_s=rest_s)
+    except (ValueError, ImportError) as error:
+        raise BadInput(f"the environment's proxy for {endpoint.base_url}: {error}") from error
+    http = DefaultAsyncHttpx2Client(
+        follow_redirects=False,
+        transport=transport,
+        event_hooks={"request": [_headers_of(key)], "response": [_reader(clock)]},
+    )
+    return AsyncOpenAI(api_key=key or "none", base_url=endpoint.base_url, max_retries=0, http_client=http)
+
+
+def _host(base_url: str) -> str:
+    try:
+        parts = urlsplit(base_url)
+        # Reading the port checks it.
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError as error:
+        raise BadInput(f"base_url {base_url!r}: {error}") from error
+    if parts.username is not None or parts.password is not None:
+        raise BadInput("base_url holds a user or password; put the key into the variable that api_key_env names")
+    if not usable:
+        raise BadInput(f"base_url {base_url!r} is no address that begins with http:// or https://")
+    return parts.hostname or ""
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _headers_of(key: str) -> Callable[[httpx2.Request], Awaitable[None]]:
+    """A request hook that writes the header anew.
+
+    The SDK adds organization, project and any header at all from `OPENAI_*` variables, and facts about this machine;
+    the HTTP client adds cookies that another answer has set.
+    """
+
+    async def rewrite(request: httpx2.Request) -> None:
+        headers = {
+            "host": request.url.netloc.decode("ascii"),
+            "accept": "application/json",
+            "accept-encoding": "identity",
+            "user-agent": "chime",
+            _UNREAD: request.headers[_UNREAD],
+        }
+        if (length := request.headers.get("content-length")) is not None:
+            headers |= {"content-type": "application/json", "content-length": length}
+        if key:
+            headers["authorization"] = f"Bearer {key}"
+        request.headers = httpx2.Headers(headers)
+        request.extensions["trace"] = _traced
+
+    return rewrite
+
+
+async def _traced(name: str, _: object) -> None:
+    """Told by the transport: time for the first byte begins with the request."""
+    if name == "http11.send_request_headers.started":
+        call = _CALL.get()
+        call.sent_at = anyio.current_time()
+        call.waiting.deadline = call.sent_at + call.first_byte_s
+
+
+def _reader(clock: Clock) -> Callable[[httpx2.Response], Awaitable[None]]:
+    """A response hook that reads the body.
+
+    Here, because whatever breaks inside a hook reaches us as the SDK's own error, and because the SDK reads errors
+    without a bound. What was not read to its end is closed by the HTTP client; what was, and is odd, here.
+    """
+
+    async def read(response: httpx2.Response) -> None:
+        call = _CALL.get()
+        call.headers = {name.lower(): value for name, value in response.headers.items()}
+        async with aclosing(response.aiter_raw()) as parts:
+            if not response.is_success:
+                told = await _told(parts, call)
+                now = datetime.fromisoformat(clock.utc())
+                raise Failed(of_status(response.status_code, told, call.headers, now, call.sent))
+            reading = _Reading(parts, call)
+            try:
+                call.body = await reading.body()
+            except Failed:
+                await response.extensions["network_stream"].aclose()
+                raise
+        if reading.is_odd or not _holds(call.body, call.shape):
+            await response.extensions["network_stream"].aclose()
+
+    return read
+
+
+async def _told(parts: AsyncIterator[bytes], call: _Call) -> str:
+    """What an error says, as far as it is read."""
+    call.waiting.deadline = inf
+    unpacking, body = _Unpacking(call.headers, LARGEST_ERROR), bytearray()
+    async for part in parts:
+        body += unpacking.opened(part)
+        if unpacking.is_full:
+            break
+    return body[:LARGEST_ERROR].decode("utf-8", "replace")
 
 
 class _Reading:
     """The body of a 200, in one piece or as a stream, whichever the server has chosen.
 
     Args:
-        connection: that it comes over.
-        head: of it.
-        cap: the request's own, tokens.
-        waiting: for the first byte; given up once it is there.
+        parts: as they come over the connection.
+        call: that it answers.
     """
 
-    def __init__(self, connection: Connection, head: Head, cap: int | None, waiting: anyio.CancelScope) -> None:
-        self._connection, self._head, self._waiting = connection, head, waiting
-        self._assembly = Assembly(cap)
-        self.is_stream = False
-        self.first_at = 0.0
+    def __init__(self, parts: AsyncIterator[bytes], call: _Call) -> None:
+        self._parts, self._call = parts, call
+        self._assembly = Assembly(call.cap)
+        #: whether its connection is not to be used again
+        self.is_odd = False
 
     async def body(self) -> bytes:
         """Of the completion.
 
         Raises:
-            Broken, Failed: there is none.
+            Failed, httpx2.TransportError: there is none.
         """
-        is_labelled = is_event_stream(self._head.headers.get("content-type", ""))
-        packing, body = _Unpacking(self._head, LARGEST_STREAM if is_labelled else LARGEST_ANSWER), bytearray()
+        call, assembly = self._call, self._assembly
+        is_labelled = is_event_stream(call.headers.get("content-type", ""))
+        unpacking, body = _Unpacking(call.headers, LARGEST_STREAM if is_labelled else LARGEST_ANSWER), bytearray()
         while (part := await self._next()) is not None:
-            body += packing.opened(part)
-            self.is_stream = self.is_stream or (is_labelled and begins_no_document(body))
-            if self.is_stream:
-                self._assembly.feed(bytes(body))
+            body += unpacking.opened(part)
+            call.streamed = call.streamed or (is_labelled and begins_no_document(body))
+            if call.streamed:
+                assembly.feed(bytes(body))
                 body.clear()
-            self._began(at_all=self._assembly.has_begun if self.is_stream else bool(body))
-            if packing.is_full:
-                self._connection.distrust()
-                raise Failed(malformed(f"more than {packing.most} bytes"))
-            if self._assembly.is_over:
+            self._began(at_all=assembly.has_begun if call.streamed else bool(body))
+            if unpacking.is_full:
+                raise Failed(malformed(f"more than {unpacking.most} bytes"))
+            if assembly.is_over:
                 break
-        packing.check_whole(is_cut=self._assembly.is_over)
-        self.first_at = self.first_at or anyio.current_time()
-        if not self.is_stream and looks_like_events(body):
-            self.is_stream = True
-            self._assembly.feed(bytes(body))
-        if not self.is_stream:
+        unpacking.check_whole(is_cut=assembly.is_over)
+        call.first_at = call.first_at or anyio.current_time()
+        if not call.streamed and looks_like_events(body):
+            call.streamed = True
+            assembly.feed(bytes(body))
+        if not call.streamed:
             return bytes(body)
         await self._end()
-        return self._assembly.end()
+        return assembly.end()
 
     async def _next(self) -> bytes | None:
         try:
-            return await self._connection.more()
-        except Broken:
+            return await anext(self._parts, None)
+        except httpx2.TransportError:
             # What was still to come can only have been its tokens' count.
             if not self._assembly.is_whole:
                 raise
-            self._connection.distrust()
+            self.is_odd = True
             return None
 
     def _began(self, *, at_all: bool) -> None:
         if at_all:
-            self._waiting.deadline = inf
-        if not self.first_at and (self._assembly.has_text if self.is_stream else at_all):
-            self.first_at = anyio.current_time()
+            self._call.waiting.deadline = inf
+        if not self._call.first_at and (self._assembly.has_text if self._call.streamed else at_all):
+            self._call.first_at = anyio.current_time()
 
     async def _end(self) -> None:
         """Past the end mark: a connection with something behind it is not used again."""
         if self._assembly.is_stopped or not self._assembly.is_over:
             return
+        self.is_odd = self._assembly.has_surplus
         with anyio.move_on_after(_ENDS_S):
             while (part := await self._next()) is not None:
                 if part.strip():
-                    self._connection.distrust()
+                    self.is_odd = True
                     return
+            return
+        self.is_odd = True
 
 
 class _Unpacking:
@@ -346,8 +419,8 @@ class _Unpacking:
         Failed: it is packed in a way that we did not ask for and cannot read.
     """
 
-    def __init__(self, head: Head, most: int) -> None:
-        coding = head.headers.get("content-encoding", "identity").strip().lower() or "identity"
+    def __init__(self, headers: Mapping[str, str], most: int) -> None:
+        coding = headers.get("content-encoding", "identity").strip().lower() or "identity"
         if coding not in _PACKED | {"identity"}:
             raise Failed(malformed(f"packed as {coding[:40]}, which nobody asked for"))
         # Either of the two heads that packed bytes begin with.
@@ -363,13 +436,13 @@ class _Unpacking:
         """The next part.
 
         Raises:
-            Broken: it cannot be unpacked.
+            Failed: it cannot be unpacked.
         """
         if self._unpacker is not None:
             try:
                 part = self._unpacker.decompress(part, max(1, self._left + 1))
             except zlib.error as error:
-                raise Broken(f"packed wrongly: {error}") from error
+                raise Failed(broken(f"packed wrongly: {error}")) from error
         self._left -= len(part)
         return part
 
@@ -377,10 +450,10 @@ class _Unpacking:
         """At the end of the body.
 
         Raises:
-            Broken: something packed is missing.
+            Failed: something packed is missing.
         """
         if self._unpacker is not None and not is_cut and not self._unpacker.eof:
-            raise Broken("packed, and cut off")
+            raise Failed(broken("packed, and cut off"))
 
 
 def _encoded(fields: Mapping[str, Any]) -> bytes:
@@ -399,6 +472,8 @@ def _encoded(fields: Mapping[str, Any]) -> bytes:
 def _holds(body: bytes, shape: type[Struct]) -> bool:
     """Whether `body` is an answer at first sight; what it is exactly is for who has asked."""
     try:
+        # What is passed over is not looked into otherwise.
+        _ = body.isascii() or body.decode()
         msgspec.json.decode(body, type=shape)
     except (ValueError, RecursionError):
         return False

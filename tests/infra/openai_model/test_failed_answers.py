@@ -6,6 +6,7 @@ from typing import Any
 
 import anyio
 import pytest
+from openai import APIConnectionError
 from scripted_endpoint import (
     KEY,
     OK,
@@ -23,7 +24,6 @@ from scripted_endpoint import (
 from infra import openai_client as module
 from infra.clock import SystemClock
 from infra.error_table import MALFORMED_RETRIES
-from infra.http_route import NoConnection
 from runtime.errors import ModelRefused, ModelUnavailable, RunStopped
 from runtime.ports import Role
 from runtime.settings import EndpointSettings, ModelSettings
@@ -150,7 +150,7 @@ async def test_nobody_listening_stops_the_run() -> None:
             with pytest.raises(RunStopped, match=str(port)) as caught:
                 await asked.complete()
     assert caught.value.kind == "unreachable"
-    assert isinstance(caught.value.__cause__, NoConnection)
+    assert isinstance(caught.value.__cause__, APIConnectionError)
     assert len(asked.clock.slept) == 4
 
 
