@@ -14,7 +14,7 @@ from infra.model_context import characters_in, fitted
 from infra.model_errors import Failure
 from infra.token_estimates import TokenEstimates, checked, shares, told_window
 from runtime.logger import Logger
-from runtime.ports import CallKey, ChatAnswer, ChatRequest
+from runtime.ports import CallKey, ChatAnswer, ChatRequest, TokenUsage
 from runtime.settings import ModelSettings
 
 _log = Logger("chime.model")
@@ -83,8 +83,9 @@ class Fitting:
         if failure.capability != "context" or self._limit is not None or last is None:
             return None
         told = told_window(failure.reason)
-        if told is not None and told.window is not None and _SMALLEST <= told.window <= _LARGEST:
-            window = told.window
+        # With 429 the number is one of a minute.
+        if told is not None and told.window is not None and failure.status != 429:
+            window = told.window if _SMALLEST <= told.window <= _LARGEST else window
         self._limit = last.prompt_tokens * 3 // 4
         if told is not None and told.window is not None and told.prompt:
             # In our tokens what is in theirs the prompt's share; a little less, as neither count is exact.
@@ -117,3 +118,10 @@ class Fitting:
 
     def _tokens(self, characters: int) -> int:
         return self.estimates.tokens(self.place, characters)
+
+
+def tokens_of(usage: TokenUsage) -> int:
+    """What a call came to, counted or estimated."""
+    prompt = usage.estimated_prompt_tokens if usage.prompt_tokens is None else usage.prompt_tokens
+    answer = usage.estimated_completion_tokens if usage.completion_tokens is None else usage.completion_tokens
+    return (prompt or 0) + (answer or 0)

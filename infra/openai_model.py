@@ -23,7 +23,7 @@ from infra.capabilities import (
     without,
 )
 from infra.completion import completion
-from infra.fitting import Fitting, Sent
+from infra.fitting import Fitting, Sent, tokens_of
 from infra.model_errors import Failed, Failure, said
 from infra.openai_client import Clients, Exchange
 from infra.pacing import UNPACED, Pace
@@ -95,14 +95,14 @@ class OpenAIModel:
             window = window_of(endpoint, abilities)
             sent = fitting.sent(window)
             try:
-                answer = await self._answer(sent, key, abilities, tries, wire)
+                answer = await self._answer(fitting, sent, abilities, tries, wire)
             except Failed as failed:
                 failure, told, cause = failed.failure, failed.failure.shown(secret), failed.__cause__
                 wire.failed(told, failed.body)
             else:
                 self._learn(place, found)
                 tries.answered()
-                return fitting.read(answer, sent)
+                return answer
             less = without(abilities, failure, request, model)
             if less is None and (shorter := fitting.shorten(failure, window)) is not None:
                 less = replace(abilities, window=shorter)
@@ -123,29 +123,30 @@ class OpenAIModel:
             )  # fmt: skip
             await self._clock.sleep(pause_s)
 
-    async def _answer(self, sent: Sent, key: CallKey, abilities: Abilities, tries: Tries, wire: "_Wire") -> ChatAnswer:
+    async def _answer(
+        self, fitting: Fitting, sent: Sent, abilities: Abilities, tries: Tries, wire: "_Wire"
+    ) -> ChatAnswer:
         """One try, in its turn.
 
         Raises:
             Failed: there is no answer; what there is instead.
         """
-        request = sent.request
-        model, endpoint = self._models[request.role], self._endpoints[request.role]
+        request, model, place = sent.request, fitting.model, fitting.place
+        endpoint = self._endpoints[request.role]
         asked = parameters(request, model, endpoint, abilities, sent.cap)
-        place = (endpoint.base_url, model.model)
         async with self._pace.request(place, endpoint, sent.prompt_tokens + sent.cap) as turn:
             wire.begin(asked)
             try:
                 exchange = await self._clients.post(streamed(endpoint, abilities), asked, tries.limit_s)
                 wire.came(exchange)
-                answer = completion(exchange.body, request, key, datetime.fromisoformat(self._clock.utc()))
+                answer = completion(exchange.body, request, fitting.key, datetime.fromisoformat(self._clock.utc()))
             except Failed as failed:
                 if failed.failure.status == 429:
                     turn.limited(failed.failure.retry_after_s)
                 raise
-            counted = (answer.usage.prompt_tokens, answer.usage.completion_tokens)
-            turn.answered(None if None in counted else sum(filter(None, counted)))
-        return as_asked(answer, request, model, abilities)
+            answer = fitting.read(as_asked(answer, request, model, abilities), sent)
+            turn.answered(tokens_of(answer.usage))
+        return answer
 
     def _learn(self, place: Place, found: Learnt) -> None:
         """Ask so from now on: only after an answer, as what a refused request went without was not the reason."""

@@ -90,6 +90,15 @@ async def test_a_window_that_was_told_is_remembered(words: str) -> None:
     assert length(asked.bodies[2]) < 0.8 * length(asked.bodies[0])
 
 
+async def test_a_limit_of_a_minute_is_no_window() -> None:
+    """A request that is larger than may be sent in a minute is shortened, and the next one is sent whole again."""
+    words = "Request too large for gpt-4o on tokens per min (TPM): Limit 4096, Requested 10100."
+    async with asking(failed(429, words), counted(2600), retries=0) as asked:
+        await asked.complete(LONG)
+        await asked.complete(LONG)
+    assert [one["messages"] == LONG.messages for one in asked.bodies] == [True, False, True]
+
+
 @pytest.mark.parametrize("words", OVERFLOWS.values(), ids=OVERFLOWS)
 async def test_an_overflow_that_stays_is_final(words: str) -> None:
     """Shortened once, refused again: kind `context`; it is not sent a third time."""
