@@ -50,6 +50,8 @@ _TOUCH = """
 local head = redis.call('HGET', KEYS[1], '@head')
 if head then redis.call('HSET', KEYS[1], '@head', head) end
 """
+#: what the server says of a key that does not expire
+_FOR_EVER = -1
 #: how many ends of earlier reads a log remembers
 _REMEMBERED = 64
 
@@ -430,6 +432,7 @@ class RedisLogStore:
         pattern = f"{_escaped(self._prefix)}:{{{run}}}:*"
         with our_errors(self._where):
             keys = [key async for key in self._redis.scan_iter(match=pattern, count=1000)]
+            kept = await self._kept(keys)
             if not dry_run:
                 # The list of runs last: a deletion that is cut short can be asked for again.
                 if storage:
@@ -438,7 +441,14 @@ class RedisLogStore:
                     await self._redis.unlink(*keys)
                 await self._redis.srem(aside_key(self._prefix), run)
                 await self._redis.zrem(runs_key(self._prefix), run)
-        return counts | {"keys": len(keys)}
+        return counts | {"keys": kept}
+
+    async def _kept(self, keys: Sequence[bytes]) -> int:
+        """How many of `keys` do not expire by themselves: what a dry run counts is there when it is deleted."""
+        pipeline = self._redis.pipeline(transaction=False)
+        for key in keys:
+            _ = pipeline.pttl(key)
+        return sum(left_ms == _FOR_EVER for left_ms in await pipeline.execute())
 
     async def restore(self, run: RunId, pages: AsyncIterator[Sequence[Recorded]]) -> Position:
         """As `runtime.ports.LogStore.restore`: beside the run's own keys first, then under their names in one step."""

@@ -100,11 +100,12 @@ def _print(output: Output, found: Standing) -> None:
     output.line("coordinators")
     output.table(
         [Column("run"), Column("status"), Column("holder"), Column("term", "right"), Column("position", "right"),
-         Column("lag", "right"), Column("unfolded", "right"), Column("why", wide=True)],
+         Column("lag", "right"), Column("unfolded", "right"), Column("bank lag", "right"), Column("why", wide=True)],
         [
             [one.run, one.status, one.holder or "nobody", one.term or "-",
              f"{'-' if one.position is None else one.position}/{one.head}", "-" if one.lag is None else one.lag,
-             one.unfolded, one.reason]
+             one.unfolded, "-" if one.bank_lag is None else one.bank_lag,
+             one.reason or (f"its bank is built anew: {one.bank_doubt}" if one.bank_doubt else "")]
             for one in found.coordinators
         ],
         empty="no run is open",

@@ -3,8 +3,10 @@
 from collections.abc import Iterable
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from events.ids import RunId
+from infra.banks.generations import Serving
 from infra.leases import Holder
 from infra.operations import Operation
 from infra.rq_queue import RqQueue
@@ -47,6 +49,12 @@ class CoordinatorRow(Struct, frozen=True, kw_only=True):
     lag: int | None
     #: episodes begun and not folded
     unfolded: int
+    #: the newest version in the log
+    bank_version: int
+    #: versions that the bank in Weaviate is behind the log; None where the run has none there
+    bank_lag: int | None = None
+    #: why that bank is to be built anew; "" = it is not
+    bank_doubt: str = ""
 
 
 class DeadLetters(Struct, frozen=True, kw_only=True):
@@ -85,6 +93,7 @@ def open_runs(overview: Iterable[LogOverview]) -> list[CoordinatorRow]:
                 CoordinatorRow(
                     run=row.run, status=row.status, reason=row.reason, holder=None, term=None, position=None,
                     head=row.events, lag=None, unfolded=max(0, row.episodes - row.bank_version),
+                    bank_version=row.bank_version,
                 )
             )  # fmt: skip
     return rows
@@ -121,7 +130,7 @@ async def standing(there: Server, queue: RqQueue) -> Standing:
     """
     depths, oldest, others = await queue.depths(), await queue.oldest_s(), await queue.others()
     rows = open_runs(await there.store.overview())
-    coordinators = [_held(row, await there.leases.holder(row.run)) for row in rows]
+    coordinators = [_banked(_held(row, await there.leases.holder(row.run)), await _serving(there, row)) for row in rows]
     failures = [(row.run, one) for row in rows for one in await there.failures.of(row.run)]
     return Standing(
         server=there.where,
@@ -139,7 +148,15 @@ async def standing(there: Server, queue: RqQueue) -> Standing:
 def _held(row: CoordinatorRow, holder: Holder | None) -> CoordinatorRow:
     if holder is None:
         return row
-    return CoordinatorRow(
-        run=row.run, status=row.status, reason=row.reason, holder=holder.name, term=holder.term,
-        position=holder.position, head=row.head, lag=max(0, row.head - holder.position), unfolded=row.unfolded,
-    )  # fmt: skip
+    lag = max(0, row.head - holder.position)
+    return replace(row, holder=holder.name, term=holder.term, position=holder.position, lag=lag)
+
+
+async def _serving(there: Server, row: CoordinatorRow) -> Serving | None:
+    return await there.generations.of(row.run).serving() if there.generations is not None else None
+
+
+def _banked(row: CoordinatorRow, serving: Serving | None) -> CoordinatorRow:
+    if serving is None:
+        return row
+    return replace(row, bank_lag=max(0, row.bank_version - serving.version), bank_doubt=serving.doubt)

@@ -11,8 +11,9 @@ from rq import SimpleWorker
 
 from events.codec import decode_as
 from events.errors import Unreachable
-from events.ids import RUN_STREAM, RunId
+from events.ids import RUN_STREAM, BankVersion, RunId
 from events.kinds import Operated
+from infra.banks.generations import Generations
 from infra.clock import SystemClock
 from infra.failures import RedisFailures
 from infra.leases import RedisLeases
@@ -69,6 +70,10 @@ def test_status(chime: Any, uploaded: Any, made_run: Any, redis_server: Any, red
                 await failures.record(Job(kind="act", run=RunId("made"), episode=t), Unreachable(f"port {t} is shut"))
             log = RedisLogStore(redis, redis_prefix, SystemClock(), "here").open(RunId("made"))
             await RedisLeases(redis, redis_prefix, "here", ttl_s=60).of(RunId("made"), "me").hold(await log.head() - 3)
+            generations = Generations(redis, redis_prefix, "here").of(RunId("made"))
+            bank = await generations.begin(1)
+            await bank.publish(BankVersion(1))
+            await generations.doubt(bank.name, "a row is gone")
 
     anyio.run(busy)
     data = chime.json("ops")["data"]
@@ -79,11 +84,21 @@ def test_status(chime: Any, uploaded: Any, made_run: Any, redis_server: Any, red
     assert (one["name"], one["jobs"], one["draining"]) == (worker, {"act-made-1-1": "now"}, False)
     (coordinator,) = data["coordinators"]
     assert (coordinator["run"], coordinator["holder"], coordinator["term"], coordinator["lag"]) == ("made", "me", 1, 3)
+    assert (coordinator["bank_lag"], coordinator["bank_doubt"]) == (coordinator["bank_version"] - 1, "a row is gone")
     (letters,) = data["dead_letters"]
     assert (letters["error"], letters["count"]) == ("Unreachable", 2)
     assert letters["episodes"] == ["made/episode-2", "made/episode-1"]
     said = chime("ops")
-    for word in (worker, "me", "port 2 is shut", "1/16", "serving", "\n\nqueues\n", "\n\ndead letters\n"):
+    for word in (
+        worker,
+        "me",
+        "port 2 is shut",
+        "1/16",
+        "serving",
+        "a row is gone",
+        "\n\nqueues\n",
+        "\n\ndead letters\n",
+    ):
         assert word in said
     chime("run", "delete", "made", "--force")
 
