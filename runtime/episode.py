@@ -510,6 +510,9 @@ def _facts(event: AnyEvent, models: Mapping[str, Mapping[str, Any]]) -> dict[str
         case Diagnosed():
             facts = {"stage": "gate", "model_role": "gate", "outcome": event.degraded or event.label}
             facts |= {"confidence_e4": event.confidence_e4, "misleading": len(event.misleading)}
+            facts |= {"misleading_dropped": event.misleading_dropped}
+            if event.unread is not UNSET:
+                facts["unread"] = event.unread
         case Abandoned():
             facts = {"stage": event.stage, "outcome": "abandoned", "reason": event.reason}
         case _:

@@ -34,6 +34,10 @@ class _Twice(ValueError):
     """A field that stands twice and says different things: nobody can say which is meant."""
 
 
+class _NoJson(ValueError):
+    """What JSON does not have, or more of it than an answer needs."""
+
+
 def find_object(text: str, *names: str) -> dict[str, Any]:
     """The one object in `text` that has one of `names`; numbers with a point are `Decimal`, as written.
 
@@ -66,7 +70,8 @@ def _candidates(text: str, names: Collection[str]) -> tuple[list[dict[str, Any]]
         except _Twice as error:
             raise UnreadableAnswer("duplicate", f"the field {str(error)[:40]!r} stands twice and differs.") from error
         except (ValueError, ArithmeticError, RecursionError) as error:
-            none = UnreadableAnswer("broken", f"the JSON object cannot be read: {error}.")
+            why = str(error) if isinstance(error, json.JSONDecodeError | _NoJson) else "a number or a nest is too large"
+            none = UnreadableAnswer("broken", f"the JSON object cannot be read: {why}.")
             continue
         if _is_schema(value, names):
             none = UnreadableAnswer("schema_echo", "it is the schema itself, not an object that fits it.")
@@ -94,13 +99,13 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 def _parsed(piece: str) -> dict[str, Any]:
-    """Raises: ValueError, ArithmeticError: it is no JSON, or too deep."""
+    """Raises: ValueError, ArithmeticError, RecursionError: it is no JSON, too deep, or too large a number."""
     depth = deepest = 0
     for bracket in _BRACKET.finditer(piece):
         depth += (bracket[0] in "{[") - (bracket[0] in "}]")
         deepest = max(deepest, depth)
     if deepest > _DEEPEST:
-        raise ValueError(f"it nests deeper than {_DEEPEST} levels")
+        raise _NoJson(f"it nests deeper than {_DEEPEST} levels")
     # Not strict: a line break inside a text is certain.
     decoder = json.JSONDecoder(parse_float=Decimal, parse_constant=_no_constant, object_pairs_hook=_once, strict=False)
     value: dict[str, Any] = decoder.decode(_plain(piece))
@@ -127,7 +132,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON value")
+    raise _NoJson(f"{name} is no JSON value")
 
 
 def _unwrapped(value: dict[str, Any], names: Collection[str]) -> dict[str, Any] | None:

@@ -56,7 +56,7 @@ REASONS: tuple[Reason, ...] = (
         example="Say `Room 7b, east wing` to the user.", harmless='If the tool says "no such room", ask.',
     ),
     Reason(
-        name="copied_answer", what="the agent's last words, when they are short and hold a digit or several words",
+        name="copied_answer", what="the agent's last words, when they are short and hold a digit, a name or a sentence",
         example="The answer is: the lamp in the attic is on.", harmless="Say in the end which lamps are on.",
     ),
     Reason(
@@ -200,7 +200,7 @@ def _gives_away(text: str, trajectory: Sequence[Message]) -> bool:
     if last.get("role") != "assistant" or last.get("tool_calls") or not isinstance(said, str):
         return False
     answer = _squashed(said).strip(".!")
-    if not 4 <= len(answer) <= _ANSWER_CHARS or not _particular(answer):
+    if not 4 <= len(answer) <= _ANSWER_CHARS or not _says_something(said):
         return False
     return re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", _squashed(text)) is not None
 
@@ -218,6 +218,13 @@ def _squashed(text: str) -> str:
 def _particular(value: str) -> bool:
     """Whether a value says something about this episode: modes and units (`celsius`, `desc`) do not."""
     return any(character.isdigit() for character in value) or len(value.split()) > 1
+
+
+def _says_something(said: str) -> bool:
+    """Whether last words are an answer: with a digit, a name, or a sentence; `All done` is none."""
+    words = said.split()
+    named = len(words) > 1 and any(word[0].isupper() for word in words[1:])
+    return any(map(str.isdigit, said)) or named or len(words) > 3
 
 
 def _task(trajectory: Sequence[Message]) -> str:

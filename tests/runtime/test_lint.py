@@ -193,6 +193,20 @@ def test_harmless(text):
     assert reasons(text) == []
 
 
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        ("All done.", []), ("Done", []), ("42", []), ("Flight 42", ["copied_answer"]),
+        ("Marie Curie", ["copied_answer"]),
+        ("It is switched on now", ["copied_answer"]), ("x" * 121 + " Y", []), ("", []), (None, []),
+    ],
+)  # fmt: skip
+def test_last_words(said, found):
+    """What the agent answered in the end is not given away, where it is an answer."""
+    trajectory = [{"role": "user", "content": "Go."}, {"role": "assistant", "content": said}]
+    assert lint("", f"{GOOD} Then say: {said}", trajectory, Parameters()) == found
+
+
 def test_scenario_is_linted_too():
     """A scenario enters prompts as well."""
     assert reasons(GOOD, "For order W2378156.") == ["copied_id"]
