@@ -195,11 +195,13 @@ async def test_whoever_is_cancelled_cuts_no_batch(redis_server, redis_prefix: st
         assert await edge.count(store._name, wire.count("planning", store._name)) == 405
 
 
+@pytest.mark.parametrize("most", [wire.MOST, 5], ids=["a small bank", "a large bank"])
 async def test_a_generation_that_lacks_a_vector_is_not_published(
-    redis_server, redis_prefix: str, weaviate_server: WeaviateAddress
+    redis_server, redis_prefix: str, weaviate_server: WeaviateAddress, monkeypatch: pytest.MonkeyPatch, most: int
 ):
     """What was built is counted and searched before it serves: a row that no search finds is found out."""
     async with opened(redis_server, redis_prefix, weaviate_server) as (place, store):
+        monkeypatch.setattr(wire, "MOST", most)
         watched = _Watched(place)
 
         async def without_a_vector(send: Any) -> Any:
