@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
+from runtime.json_values import too_deep
+
 #: how much of an error is read, characters
 MATCHED = 2000
 #: as many words in a row as a request has too are its words
@@ -61,10 +63,12 @@ def start(text: str) -> str:
 
 
 def _loaded(text: str) -> Any:
+    """What `text` holds as JSON; None for what is none, or so deep that it would depend on the caller's depth."""
     try:
-        return json.loads(text)
+        plain = json.loads(text)
     except (ValueError, RecursionError):
         return None
+    return None if too_deep(plain) else plain
 
 
 def _found(plain: object, deep: int) -> Told | None:
