@@ -52,6 +52,14 @@ TREE: Mapping[str, Verb | Noun] = {
             "show": Verb("workers.commands.episode", "show", "Show one episode, stage by stage."),
         },
     ),
+    "call": Noun(
+        "Look at the model calls of a run.",
+        {
+            "list": Verb("workers.commands.call", "list_calls", "List the model calls of a run."),
+            "show": Verb("workers.commands.call", "show", "Show one call: what was sent, what came back."),
+            "replay": Verb("workers.commands.call", "replay", "Ask one call's question again, and compare."),
+        },
+    ),
     "memory": Noun(
         "Look at the banks at any version.",
         {

@@ -12,6 +12,7 @@ from events.ids import PROJECTOR_STREAM, episode_of, episode_stream
 from events.kinds import AnyEvent, Diagnosed, Executed, Folded, Planned, Retrieved, Scored
 from events.log import Recorded
 from infra.calls import CallRecord, answer_of, calls_of, messages_of
+from runtime.calls import call_usage
 from runtime.gate import MEANT
 from runtime.ports import ChatAnswer
 from runtime.task import Message
@@ -22,6 +23,8 @@ from workers.sources import opened, split_words
 from workers.tables import Column
 from workers.terminal import clipped
 from workers.views.episodes import EpisodeRow, EpisodeRows, operation_name
+from workers.views.usage import counted
+from workers.views.usage import said as usage_said
 
 
 class Call(Struct, frozen=True, kw_only=True):
@@ -84,7 +87,7 @@ def _cells(row: EpisodeRow) -> list[object]:
 def show(invocation: Invocation, words: tuple[str, ...], prompts: bool) -> None:
     """Show one episode: what was recalled and why, plan, execution, score, diagnosis, and what the fold did."""
     run, (name,) = split_words(words, ("EPISODE",))
-    t = _number(name)
+    t = episode_number(name)
 
     async def work() -> tuple[list[Recorded], Recorded | None, list[Call]]:
         async with opened(invocation, run) as source:
@@ -109,7 +112,12 @@ def show(invocation: Invocation, words: tuple[str, ...], prompts: bool) -> None:
         _print_call(invocation.output, call)
 
 
-def _number(name: str) -> int:
+def episode_number(name: str) -> int:
+    """The number of an episode as people write it: `17` or `episode-17`.
+
+    Raises:
+        BadInput: neither.
+    """
     number = episode_of(name) if name.startswith("episode-") else None
     if number is None and name.isascii() and name.isdigit():
         number = int(name)
@@ -179,9 +187,11 @@ def _print(output: Output, events: list[tuple[Recorded, AnyEvent]], fold: Record
                 _print_recall(output, event)
             case Planned():
                 output.block(event.plan, indent="   ")
+                output.line(f"   {usage_said(counted(event.usage))}")
             case Executed():
                 crashes = "".join(f"; attempt {one.attempt} ended by {one.reason}" for one in event.attempts)
                 output.line(f"   {event.steps} steps, {event.errors} errors, ended by {event.stop}{crashes}")
+                output.line(f"   {usage_said(counted(event.usage))}")
             case Scored():
                 word = "success" if event.success else "failure" if event.valid else "not valid: the environment failed"
                 output.line(f"   {word}, reward {event.reward:g} ({event.evaluator.name} {event.evaluator.version})")
@@ -189,6 +199,8 @@ def _print(output: Output, events: list[tuple[Recorded, AnyEvent]], fold: Record
                     output.line(f"   {clipped(json.dumps(event.breakdown, ensure_ascii=False), 400)}")
             case Diagnosed():
                 _print_diagnosis(output, event)
+                if event.usage.calls:
+                    output.line(f"   {usage_said(counted(event.usage))}")
             case _:
                 output.line(f"   {recorded.data.decode()}")
     if fold is not None:
@@ -241,6 +253,8 @@ def _print_call(output: Output, call: Call) -> None:
     failed = f"failed: {record.error}: {record.reason}" if record.error else record.finish_reason
     model = record.model or record.asked or "-"  # nobody answered a call that failed: the one that was asked
     output.line(f"call {record.id}  {record.role}  {model}  {record.latency_ms} ms  {failed}")
+    if not record.error:
+        output.line(f"   {usage_said(counted(call_usage(record.usage)))}")
     for message in call.messages:
         output.line(f"--- {message.get('role', '')}")
         content = message.get("content")
