@@ -47,6 +47,9 @@ def main(arguments: Sequence[str]) -> int:
     except (UnknownWeights, ChimeFailed, subprocess.CalledProcessError) as error:
         _tell(f"real-model: {error}")
         return 3
+    except KeyboardInterrupt:
+        _tell("real-model: interrupted; the same command goes on")
+        return 130
 
 
 def demonstration(home: Path, limit: int) -> int:

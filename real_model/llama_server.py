@@ -7,6 +7,7 @@ port is chosen, before the model is loaded; until it is, every path answers 503.
 """
 
 import argparse
+import os
 import signal
 import socket
 import sys
@@ -18,7 +19,7 @@ import xllamacpp
 FIRST_PORT, LAST_PORT = 20_000, 32_000
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description="Serve a GGUF file over HTTP, on loopback.")
     parser.add_argument("model", help="path of a .gguf file")
     parser.add_argument("--slots", type=int, default=1, help="requests at once")
@@ -40,11 +41,11 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
     threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
-    server = xllamacpp.Server(parameters)
+    _server = xllamacpp.Server(parameters)
     print("ready", flush=True)
     ended.wait()
-    del server
-    return 0
+    # An answer that is being written would be waited for; there is nothing to save.
+    os._exit(0)
 
 
 def _free_port() -> int:
@@ -59,4 +60,4 @@ def _free_port() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

@@ -74,6 +74,8 @@ def play(arm: Arm, home: Path, run: str, tasks: Sequence[str], planner: str, mod
     words += ["--api-key-env", "", *(["--frozen"] if arm.frozen else [])]
     words += [part for name, value in settings.items() for part in ("-s", f"{name}={value}")]
     done = subprocess.run(words, check=False)
+    if done.returncode == 130:
+        raise KeyboardInterrupt
     if done.returncode not in (0, 1):
         raise ChimeFailed(f"chime run start ended with {done.returncode}")
 
