@@ -12,20 +12,24 @@ from runtime.ports import Role
 from runtime.settings import Budget, BudgetSettings, Price
 from workers.configuration import ROLES
 
+_FREE = Budget()
+
 
 def asked_models(models: Mapping[str, Any]) -> dict[Role, str]:
     """The name that each role's model is asked by, from the models of a header."""
     return {role: str(models[role]["model"]) for role in ROLES if role in models}
 
 
-def budget_in(operational: Mapping[str, Any]) -> Budget:
-    """The budget of a run; without bounds where it has none.
+def budget_in(operational: Mapping[str, Any], otherwise: Budget = _FREE) -> Budget:
+    """The budget that a run's operational part names, or a change of it.
 
     Raises:
         BadInput: the log holds something else in its place.
     """
+    if "budget" not in operational:
+        return otherwise
     try:
-        return msgspec.convert(operational.get("budget", {}), Budget)
+        return msgspec.convert(operational["budget"], Budget)
     except msgspec.ValidationError as error:
         raise BadInput(f"the run's budget cannot be read: {error}") from error
 

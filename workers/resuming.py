@@ -53,7 +53,6 @@ def resumed_operational(resolved: Resolved, there: Mapping[str, Any], models: Ma
     }
     if limits:
         now["limits"] = {**there.get("limits", {}), **limits}
-    now.pop("budget", None)
     return now | _budget(resolved, budget_in(there), asked_models(models)) | _recording(resolved, recording_in(there))
 
 
@@ -62,7 +61,9 @@ def _budget(resolved: Resolved, there: Budget, models: Mapping[Role, str]) -> di
     configuration = resolved.configuration
     names = [name for name in BudgetSettings.__struct_fields__ if _given(resolved, f"budget.{name}", _GIVEN)]
     bounds = replace(there, **{name: getattr(configuration.budget, name) for name in names})
-    return recorded(bounds, {**there.prices, **configuration.prices}, models)
+    now = recorded(bounds, {**there.prices, **configuration.prices}, models)
+    # What is no longer wanted must be said: a note adds to what stands in the header.
+    return now or ({} if there == Budget() else {"budget": {}})
 
 
 def _recording(resolved: Resolved, there: RecordingSettings) -> dict[str, Any]:

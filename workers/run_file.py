@@ -4,10 +4,13 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, get_args
 
+import msgspec
+
 from events.kinds import RunStarted
 from runtime.protocol import Protocol
-from runtime.settings import EpisodeSettings
+from runtime.settings import BudgetSettings, EpisodeSettings
 from workers.bank_store import named_store
+from workers.budget import budget_in
 from workers.configuration import ROLES, EmbedderSettings, ModelDefaults
 from workers.layers import defaults
 from workers.template import toml_value
@@ -44,6 +47,11 @@ def run_file(header: RunStarted) -> str:
     sections["models"] = common
     for role in ROLES:
         sections[f"roles.{role}"] = {name: value for name, value in roles[role].items() if name not in common}
+    budget = budget_in(config.operational)
+    if not budget.is_free:
+        sections["budget"] = {name: getattr(budget, name) for name in BudgetSettings.__struct_fields__}
+    for model, price in budget.prices.items():
+        sections[f"prices.{json.dumps(model, ensure_ascii=False)}"] = msgspec.to_builtins(price)
     return "\n".join([_head(header), *_sections(sections)])
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -22,6 +23,8 @@ from runtime.ports import CallKey, ChatAnswer, ChatModel, ChatRequest
 from runtime.settings import Budget, BudgetSettings, Price
 from workers.budget import budget_in, recorded
 from workers.engine import OPERATIONAL, STOPPED
+from workers.layers import Flags, Resolved, resolve
+from workers.resuming import resumed_operational
 from workers.run_stream import tell
 
 EPISODES = 8
@@ -169,3 +172,29 @@ def test_a_budget_that_is_none_is_refused() -> None:
     """A log made by hand, or by later code."""
     with pytest.raises(BadInput, match="budget cannot be read"):
         budget_in({"budget": {"max_calls": "many"}})
+
+
+def resolved(*sets: str, folder: Path) -> Resolved:
+    (folder / "chime.toml").write_text('[prices."a"]\ninput = 1\noutput = 2\n')
+    return resolve(Flags(sets=sets), {}, folder)
+
+
+def test_a_resume_changes_the_bounds_that_are_given(tmp_path: Path) -> None:
+    """The others stay, prices are those of now, and a bound that is taken away is gone."""
+    models = {role: {"model": name} for role, name in MODELS.items()}
+    there = {"endpoints": {}, "budget": {"max_calls": 5, "max_tokens": 9, "prices": {"b": {"input": 7, "output": 7}}}}
+
+    def now(*sets: str) -> Budget:
+        return budget_in(resumed_operational(resolved(*sets, folder=tmp_path), there, models))
+
+    prices = {"a": Price(input=1, output=2), "b": Price(input=7, output=7)}
+    assert now() == Budget(max_calls=5, max_tokens=9, prices=prices)
+    assert now("budget.max_calls=50", "budget.max_cost=1") == Budget(
+        max_calls=50, max_tokens=9, max_cost=1, prices=prices
+    )
+    assert now("budget.max_calls=0", "budget.max_tokens=0") == Budget(prices=prices)
+    unpriced = {"endpoints": {}, "budget": {"max_calls": 5}}
+    free = resumed_operational(resolved("budget.max_calls=0", folder=tmp_path), unpriced, {})
+    assert free["budget"] == {}, "a note adds to what stands in the header"
+    with pytest.raises(BadInput, match="b, the executor's model, has no price"):
+        resumed_operational(resolved("budget.max_cost=1", folder=tmp_path), unpriced, models)

@@ -5,6 +5,8 @@ from msgspec.structs import replace
 
 from events.errors import BadInput, Mismatch
 from infra.embedding_identity import short
+from workers.budget import shown
+from workers.configuration import ROLES
 from workers.connections import Server
 from workers.gate_rates import GateFigures
 from workers.header import recorded_head
@@ -17,8 +19,10 @@ from workers.terminal import clipped
 from workers.views.at_hand import NOT_AT_HAND, summarized_at_hand
 from workers.views.comparison import Comparison, Side
 from workers.views.comparison import compare as compared
+from workers.views.pace import pace_said
 from workers.views.runs import DAMAGED, RunRow, run_row
 from workers.views.summary import Summary, summarized
+from workers.views.usage import RoleUsage, TotalUsage, completion_said, cost_said, prompt_said
 
 #: a figure of the archived part, where that is not at hand
 _UNKNOWN = "not at hand"
@@ -86,12 +90,8 @@ def _second(at: str) -> str:
 
 
 def _cost(summary: Summary) -> str:
-    """The run's cost; unknown as soon as one role's is."""
-    costs = [one.cost_usd for one in summary.usage if one.calls]
-    known = [cost for cost in costs if cost is not None]
-    if not costs:
-        return "-"
-    return f"${sum(known):.4f}" if len(known) == len(costs) else "unpriced"
+    """The run's cost; what has no price is said."""
+    return cost_said(summary.total) if summary.total is not None and summary.total.calls else "-"
 
 
 @chime_command("show", short_help="Show one run: header, progress, score, labels, cost.")
@@ -106,7 +106,9 @@ def show(invocation: Invocation, run: str | None) -> None:
                 return (await summarized(prices, source.log)).summary()
         async with server(invocation) as there:
             log = await there.newest() if run is None else await there.existing(run)
-            return (await summarized_at_hand(prices, there.store, log)).summary()
+            found = (await summarized_at_hand(prices, there.store, log)).summary()
+            spent = await there.ledger.spent(log.run) if there.ledger is not None and found.budget else None
+            return replace(found, spent=spent, pace=await there.pace(log.run).seen())
 
     one = run_async(work)
     invocation.output.data(one)
@@ -138,6 +140,10 @@ def _facts(one: Summary) -> dict[str, object]:
         "embedder": short(one.embedder),
         "log": f"{one.events} events, {one.started_at} to {one.last_at}",
     }
+    if one.budget is not None and one.spent is not None:
+        facts["budget"] = shown(one.spent, one.budget, {role: one.models.get(role, "") for role in ROLES})
+    if one.pace:
+        facts["pace"] = "; ".join(map(pace_said, one.pace))
     if seed is not None:
         facts["seed bank"] = f"{seed['run']} at version {seed['version']}"
     return facts
@@ -181,19 +187,20 @@ def _counts(counts: dict[str, int]) -> str:
 
 
 def _print_usage(output: Output, one: Summary) -> None:
-    unknown = "not counted"
+    rows: list[RoleUsage | TotalUsage] = [*one.usage, *([one.total] if one.total is not None else [])]
     output.table(
         [Column("role"), Column("model"), Column("calls", "right"), Column("prompt tokens", "right"),
-         Column("completion tokens", "right"), Column("cost", "right")],
+         Column("cached", "right"), Column("completion tokens", "right"), Column("cost", "right")],
         [
             [
-                use.role, use.model, use.calls, unknown if use.prompt_tokens is None else use.prompt_tokens,
-                unknown if use.completion_tokens is None else use.completion_tokens,
-                "unpriced" if use.cost_usd is None else f"${use.cost_usd:.4f}",
+                *((use.role, use.model) if isinstance(use, RoleUsage) else ("total", "")), use.calls, prompt_said(use),
+                "-" if use.cached_tokens is None else f"{use.cached_tokens:,}", completion_said(use), cost_said(use),
             ]
-            for use in one.usage
+            for use in rows
         ],
     )  # fmt: skip
+    if one.total is not None and one.total.unpriced:
+        output.note(f"note: without a price, or of unknown size: {', '.join(one.total.unpriced)}")
 
 
 @chime_command("compare", short_help="Compare two runs task by task.")

@@ -30,13 +30,17 @@ from events.kinds import (
 )
 from events.log import Recorded
 from events.operations import Inserted, Merged, Pruned
+from infra.pacing import Seen
+from infra.spending import Spent
 from runtime.ports import EventLog, LogOverview, Role
-from runtime.settings import Price
+from runtime.settings import Budget, Price
 from runtime.statistics import Interval, wilson
 from workers.bank_store import named_store
+from workers.budget import budget_in
 from workers.gate_rates import GateFigures, GateRates
 from workers.views.heading import heading
 from workers.views.standing import Standing
+from workers.views.usage import RoleUsage, TotalUsage, role_usage, total_usage
 
 #: the kinds a summary reads
 SUMMARY_KINDS = frozenset(
@@ -47,19 +51,6 @@ SUMMARY_KINDS = frozenset(
 )  # fmt: skip
 
 _LABELS = ("planning", "execution", "both", "none")
-
-
-class RoleUsage(Struct, frozen=True, kw_only=True):
-    """What one role's calls came to."""
-
-    role: Role
-    model: str
-    calls: int
-    #: None where an endpoint did not count
-    prompt_tokens: int | None
-    completion_tokens: int | None
-    #: USD; None = no price for this model, or tokens that nobody counted
-    cost_usd: float | None
 
 
 class Summary(Struct, frozen=True, kw_only=True):
@@ -108,6 +99,14 @@ class Summary(Struct, frozen=True, kw_only=True):
     bank_sizes: dict[Stage, int]
     operations: dict[str, int]
     usage: list[RoleUsage]
+    #: of all roles; None where none is known
+    total: TotalUsage | None
+    #: what it may spend as it was last resumed; None = as much as it takes
+    budget: Budget | None
+    #: what it has spent, failed calls among it: only where its server is at hand
+    spent: Spent | None = None
+    #: how fast its endpoints are asked: those that are, and were lately
+    pace: list[Seen] = []
     events: int
     #: of the first and last event
     started_at: str
@@ -142,6 +141,7 @@ class Summarizer:
     _store: str = ""
     _sizes: Counter[Stage] = field(default_factory=Counter)
     _usage: dict[Role, Usage] = field(default_factory=dict)
+    _budget: Budget = field(default_factory=Budget)
     _abandoned: int = 0
     _version: int = 0
     _digest: str = ""
@@ -227,8 +227,10 @@ class Summarizer:
             case RunStarted():
                 self._header, self._tasks = event, list(event.tasks)
                 self._store = named_store(event.config.operational)
+                self._budget = budget_in(event.config.operational)
             case Noted(topic="operational"):
                 self._store = named_store(event.facts, self._store)
+                self._budget = budget_in(event.facts, self._budget)
             case TasksListed():
                 self._tasks.extend(event.tasks)
             case Seeded():
@@ -294,6 +296,7 @@ class Summarizer:
         """
         header, config = self.header, self.header.config
         assert self._run is not None  # noqa: S101 - the header was fed
+        rows = [] if self.past else self._usage_rows(config.models)
         outcomes = [one for scores in self.task_scores().values() for one in scores]
         return Summary(
             run=self._run,
@@ -315,11 +318,9 @@ class Summarizer:
             digest=self._digest,
             bank_sizes={stage: self._sizes[stage] for stage in STAGES} if self._judged else {},
             operations={} if self.past else dict(sorted(self._operations.items())),
-            usage=[
-                self._role_usage(role, usage, config.models)
-                for role, usage in sorted(self._usage.items())
-                if not self.past
-            ],
+            usage=rows,
+            total=total_usage(rows, sum(self._usage.values(), Usage())) if rows else None,
+            budget=None if self._budget.is_free else self._budget,
             events=self._position,
             started_at=self._first_at,
             last_at=self._last_at,
@@ -327,23 +328,14 @@ class Summarizer:
             past=self.past,
         )
 
-    def _role_usage(self, role: Role, usage: Usage, models: Mapping[str, Mapping[str, Any]]) -> RoleUsage:
-        model = str(models.get(role, {}).get("model", ""))
-        return RoleUsage(
-            role=role,
-            model=model,
-            calls=usage.calls,
-            prompt_tokens=usage.prompt_tokens,
-            completion_tokens=usage.completion_tokens,
-            cost_usd=cost_usd(usage, self.prices.get(model)),
-        )
-
-
-def cost_usd(usage: Usage, price: Price | None) -> float | None:
-    """USD of `usage`; None without a price or without a count."""
-    if price is None or usage.prompt_tokens is None or usage.completion_tokens is None:
-        return None
-    return (usage.prompt_tokens * price.input + usage.completion_tokens * price.output) / 1_000_000
+    def _usage_rows(self, models: Mapping[str, Mapping[str, Any]]) -> list[RoleUsage]:
+        """What each role's calls came to, by the caller's prices, or by those that the run has recorded."""
+        prices = {**self._budget.prices, **self.prices}
+        rows = []
+        for role, usage in sorted(self._usage.items()):
+            model = str(models.get(role, {}).get("model", ""))
+            rows.append(role_usage(role, model, usage, prices.get(model)))
+        return rows
 
 
 async def summarized(prices: Mapping[str, Price], log: EventLog) -> Summarizer:
