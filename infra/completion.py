@@ -27,6 +27,7 @@ FLAGS = {
     "function_call": "the call came in the form that tool calls have replaced",
     "call_parts": "the calls stood among the parts of the answer",
     "tool_calls": "the tool calls had a form that nobody can read, and were left out",
+    "many_calls": "there were more than a thousand calls; the first were read",
     "parts": "parts of the answer are of a kind that holds no text, and were left out",
     "stop_token": "the answer ended with the token that ends answers",
     "name": "a name or id held characters that names do not have, or was too long",
@@ -73,6 +74,8 @@ _STOP_TOKENS = (
     *("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|endoftext|>", "<|end|>", "<|return|>", "<|end_of_text|>", "</s>"),
     *("<end_of_turn>", "<｜end▁of▁sentence｜>"),
 )
+#: calls that are read of one answer: far more than anybody executes
+_MOST_CALLS = 1000
 #: kinds of content parts that are calls
 _CALL_PARTS = frozenset({"tool_use", "tool_call", "function_call", "function"})
 
@@ -87,12 +90,54 @@ class _Doubled(dict[str, Any]):
 class _Message:
     """What a message's content comes to, whatever its form."""
 
-    text: str = ""
-    refusal: str = ""
-    thought: str = ""
+    texts: list[str] = field(default_factory=list)
+    refusals: list[str] = field(default_factory=list)
+    thoughts: list[str] = field(default_factory=list)
     #: calls among the parts, as they came
-    calls: list[dict[str, Any]] = field(default_factory=list)
+    calls: list[Any] = field(default_factory=list)
     flags: set[str] = field(default_factory=set)
+
+    def add(self, part: object) -> None:
+        """Put one part of the content where it belongs."""
+        if not isinstance(part, dict):
+            self._add_text(part)
+            return
+        kind = str(_certain(part).get("type", "text"))
+        text = part.get("text")
+        if isinstance(text, dict):
+            text = text.get("value")
+        if kind == "refusal":
+            self.refusals.append(_text(part.get("refusal") or text))
+        elif "thinking" in kind or "reasoning" in kind or part.get("thought") is True:
+            self.thoughts.append("".join(map(_text, texts_in(part))))
+        elif kind in _CALL_PARTS:
+            self.calls.append(part)
+        else:
+            self._add_text(text if kind in ("text", "output_text") else None)
+
+    def _add_text(self, text: object) -> None:
+        if isinstance(text, str):
+            self.texts.append(_text(text))
+        else:
+            self.flags.add("parts")
+
+    def answer(self) -> str:
+        """The text, without the thinking and the token at its end that it may hold; flagged where it did."""
+        text = "".join(self.texts)
+        spoken = told_apart(text)
+        if spoken.answer != text:
+            self.flags.add("thinking_in_answer")
+            self.thoughts.append(spoken.thought)
+            text = spoken.answer
+        for token in _STOP_TOKENS:
+            if (bare := text.rstrip()).endswith(token):
+                self.flags.add("stop_token")
+                text = bare.removesuffix(token).rstrip()
+        return text
+
+    def thought(self) -> str:
+        """All that was thought, each text once."""
+        return "\n\n".join(dict.fromkeys(filter(None, self.thoughts)))
 
 
 def completion(body: bytes, request: ChatRequest, key: CallKey, now: datetime) -> ChatAnswer:
@@ -108,25 +153,26 @@ def completion(body: bytes, request: ChatRequest, key: CallKey, now: datetime) -
         Failed: it is none; what it is instead.
     """
     plain, choice, message = _parts(body, now)
-    read = _content(message)
+    read = _read(message)
+    content, refusal, thought = read.answer(), "".join(read.refusals), read.thought()
+    calls = _tool_calls(message, read, key)
+    finish = _finish(choice)
+    if refusal.strip():
+        content, finish = refusal, "refusal"
+    elif request.schema is not None and not content.strip() and not calls:
+        content = _answer_in(thought, request.schema, read.flags)
     if len(plain["choices"]) > 1:
         read.flags.add("choices")
-    calls = _tool_calls(message, read, key)
-    if request.schema is not None and not read.text.strip() and not calls and not read.refusal:
-        read.text = _answer_in(read.thought, request.schema, read.flags)
-    finish = _finish(choice)
-    if read.refusal.strip():
-        read.text, finish = read.refusal, "refusal"
     if read.flags:
         _log.info("odd_answer", call=key.id, run_id=key.run, flags=sorted(read.flags))
     return ChatAnswer(
-        content=read.text,
+        content=content,
         tool_calls=calls,
         finish_reason=finish or ("tool_calls" if calls else "stop"),
         usage=_usage(plain.get("usage")),
         model=_named(plain.get("model"), _NAME_CHARS),
         fingerprint=_named(plain.get("system_fingerprint"), _NAME_CHARS),
-        reasoning=read.thought,
+        reasoning=thought,
         flags=sorted(read.flags),
     )
 
@@ -196,53 +242,22 @@ def _kind(value: object) -> str:
 # -- content and thinking ----------------------------------------------------------------------------------------------
 
 
-def _content(message: dict[str, Any]) -> _Message:
+def _read(message: dict[str, Any]) -> _Message:
     """Raises: Failed: the content is neither text, nor parts, nor null."""
-    given = message.get("content")
-    read = _Message(refusal=_text(message.get("refusal")))
-    thoughts = [_text(thought_in(message))]
-    if isinstance(given, str):
-        read.text = _text(given)
-    elif isinstance(given, list | dict):
-        for part in given if isinstance(given, list) else [given]:
-            _add_part(part, read, thoughts)
-    elif given is not None:
-        raise Failed(malformed(f"the content is {_kind(given)}, not text"))
-    spoken = told_apart(read.text)
-    if spoken.answer != read.text:
-        read.flags.add("thinking_in_answer")
-        thoughts.append(spoken.thought)
-        read.text = spoken.answer
-    for token in _STOP_TOKENS:
-        if (bare := read.text.rstrip()).endswith(token):
-            read.flags.add("stop_token")
-            read.text = bare.removesuffix(token).rstrip()
-    read.thought = "\n\n".join(dict.fromkeys(filter(None, thoughts)))
+    read = _Message(refusals=[_text(message.get("refusal"))], thoughts=[_text(thought_in(message))])
+    match message.get("content"):
+        case None:
+            pass
+        case str(text):
+            read.texts.append(_text(text))
+        case dict(part):
+            read.add(part)
+        case list(parts):
+            for one in parts:
+                read.add(one)
+        case other:
+            raise Failed(malformed(f"the content is {_kind(other)}, not text"))
     return read
-
-
-def _add_part(part: object, read: _Message, thoughts: list[str]) -> None:
-    """Put one part of a message's content where it belongs."""
-    if isinstance(part, str):
-        read.text += _text(part)
-        return
-    if not isinstance(part, dict):
-        read.flags.add("parts")
-        return
-    kind = str(_certain(part).get("type", "text"))
-    text = part.get("text")
-    if isinstance(text, dict):
-        text = text.get("value")
-    if kind == "refusal":
-        read.refusal += _text(part.get("refusal") or text)
-    elif "thinking" in kind or "reasoning" in kind or part.get("thought") is True:
-        thoughts.append("".join(map(_text, texts_in(part))))
-    elif kind in _CALL_PARTS:
-        read.calls.append(part)
-    elif kind in ("text", "output_text") and isinstance(text, str):
-        read.text += _text(text)
-    else:
-        read.flags.add("parts")
 
 
 def _answer_in(thought: str, schema: dict[str, Any], flags: set[str]) -> str:
@@ -307,6 +322,9 @@ def _tool_calls(message: dict[str, Any], read: _Message, key: CallKey) -> list[T
         if given:
             read.flags.add("tool_calls")
         return []
+    if len(given) > _MOST_CALLS:
+        read.flags.add("many_calls")
+        given = given[:_MOST_CALLS]
     calls: list[ToolCall] = []
     ids: set[str] = set()
     for place, one in enumerate(given, 1):

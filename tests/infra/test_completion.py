@@ -404,6 +404,7 @@ ODD: dict[str, dict[str, Any]] = {
     "function_call": one({"message": {"function_call": {"name": "look"}}}),
     "call_parts": one({"message": {"content": [{"type": "tool_use", "name": "look", "input": {}}]}}),
     "tool_calls": one({"message": {"tool_calls": "look()"}}),
+    "many_calls": one({"message": {"tool_calls": [LOOK] * 1001}}),
     "parts": one({"message": {"content": [{"type": "image_url"}]}}),
     "stop_token": one({"message": {"content": "fine</s>"}}),
     "name": one({"message": {"tool_calls": [{"function": {"name": "look\n"}}]}}),
@@ -414,3 +415,25 @@ ODD: dict[str, dict[str, Any]] = {
 def test_every_flag_comes_up_where_it_should_and_nowhere_else(flag: str) -> None:
     """One odd thing, one flag."""
     assert read(ODD[flag], schema=SCHEMA).flags == [flag]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "message",
+    [
+        b'"content": [' + b'"a",' * 300_000 + b'"b"]',
+        b'"content": [' + b'{"type": "thinking", "thinking": "a"},' * 50_000 + b'"b"]',
+        b'"content": [' + b"null," * 300_000 + b'"b"]',
+        b'"tool_calls": [' + b"{}," * 300_000 + b"{}]",
+        b'"tool_calls": [' + b'{"function": {"name": "a"}},' * 50_000 + b"{}]",
+        b'"reasoning_details": [' + b'{"text": "a"},' * 50_000 + b"{}]",
+        b'"content": "' + b"<think>a</think>" * 50_000 + b'"',
+        b'"content": "' + b"</s>" * 300_000 + b'"',
+        b'"content": null, ' + b'"a": 1,' * 100_000 + b'"a": 2',
+    ],
+    ids=range(9),
+)
+def test_a_vast_answer_is_read_in_time(message: bytes) -> None:
+    """Work grows with the length, not with its square."""
+    answer = read(b'{"choices": [{"message": {%b}}]}' % message)
+    assert len(answer.tool_calls) <= 1000
