@@ -1,8 +1,10 @@
 """The banks of one Weaviate server, for one process and loop."""
 
+import ssl
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import anyio
@@ -147,7 +149,8 @@ def _client(address: WeaviateAddress) -> WeaviateAsyncClient:
         grpc_port=rpc.port,
         grpc_secure=rpc.secure,
         auth_credentials=Auth.api_key(address.api_key) if address.api_key else None,
-        additional_config=AdditionalConfig(timeout=_TIMEOUT),
+        # Over TLS as everywhere else in this process: SSL_CERT_FILE names a CA of one's own.
+        additional_config=AdditionalConfig(timeout=_TIMEOUT, trust_env=http.secure),
         # They would ask a package index, and wait two seconds for it.
         skip_init_checks=True,
     )
@@ -157,8 +160,21 @@ def _channel(address: WeaviateAddress) -> Channel:
     place = _place(address.grpc_url)
     target = f"[{place.host}]:{place.port}" if ":" in place.host else f"{place.host}:{place.port}"
     if place.secure:
-        return secure_channel(target, grpc.ssl_channel_credentials(), options=CHANNEL)
+        return secure_channel(target, grpc.ssl_channel_credentials(_roots()), options=CHANNEL)
     return insecure_channel(target, options=CHANNEL)
+
+
+def _roots() -> bytes | None:
+    """The CAs that TLS trusts elsewhere in this process; None = gRPC's own. It reads no SSL_CERT_FILE by itself.
+
+    Raises:
+        BadInput: the file cannot be read.
+    """
+    file = ssl.get_default_verify_paths().cafile
+    try:
+        return Path(file).read_bytes() if file else None
+    except OSError as error:
+        raise BadInput(f"{file}, which SSL_CERT_FILE or the system names, cannot be read: {error.strerror}") from error
 
 
 def _place(url: str) -> _Place:
