@@ -26,6 +26,7 @@ local function counted()
 end
 
 local function grow(from)
+  redis.call('HINCRBY', spent, 'calls', 0)
   for i = from, #ARGV, 2 do redis.call('HINCRBY', spent, ARGV[i], ARGV[i + 1]) end
 end
 

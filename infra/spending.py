@@ -1,13 +1,13 @@
 """What the calls of a run have cost, over all its workers, and the bounds of that.
 
-A call is what is recorded as one: its answer with all tries, or that it failed. What it came to is counted in the same
-step that records it, so a call that is repeated after a crash counts once, and the sum can be made again from the
-records. Before a call is made it is reserved, so that no more than `max_calls` are ever made; tokens and cost are known
-afterwards only, and go beyond their bounds by what is under way when they are reached, at most.
+A call is what is recorded as one: its answer with all tries, or that it failed; one that asked nobody costs nothing.
+What it came to is counted in the same step that records it, so a call that is repeated after a crash counts once, and
+the sum can be made again from the records. Before a call is made it is reserved, so that no more than `max_calls` are
+ever made; tokens and cost are known afterwards only, and go beyond their bounds by what is under way then, at most.
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from importlib.resources import files
 from typing import Any, cast, get_args
@@ -20,10 +20,10 @@ from typing_extensions import override
 
 from events.errors import ChimeError
 from events.ids import RunId
-from infra.calls import CallRecord, RedisCalls
+from infra.calls import RedisCalls
 from infra.redis_client import Script, our_errors
 from runtime.errors import ModelRefused, ModelUnavailable, RunSpent, RunStopped, StoreAway
-from runtime.ports import CallKey, ChatAnswer, ChatModel, ChatRequest, Role
+from runtime.ports import CallKey, ChatAnswer, ChatModel, ChatRequest, Role, TokenUsage
 from runtime.settings import Budget
 
 _SPENDING = Script((files("infra") / "spending.lua").read_text())
@@ -135,7 +135,7 @@ class Ledger:
             counts = cast("dict[bytes, bytes]", await self._redis.hgetall(spent))
         if counts:
             return _spent({name.decode(): int(count) for name, count in counts.items()})
-        return _spent(await self._summed(run))
+        return _spent(_summed(await self._records(run)))
 
     async def _sum(self, run: RunId) -> None:
         """What was recorded before anybody counted is counted.
@@ -144,16 +144,13 @@ class Ledger:
             StoreAway: calls are recorded faster than they can be summed.
         """
         for _ in range(_SUMS):
-            counts = await self._summed(run)
-            if await self._asked(run, ["sum", counts["calls"], *_flat(counts)]) == b"ok":
+            records = await self._records(run)
+            if await self._asked(run, ["sum", len(records), *_flat(_summed(records))]) == b"ok":
                 return
         raise StoreAway(f"the recorded calls of run {run} could not be summed: others are recorded all the time")
 
-    async def _summed(self, run: RunId) -> Counter[str]:
-        total = Counter[str]()
-        for record in (await RedisCalls(self._redis, self._prefix, self._where).all(run)).values():
-            total += _counts(record)
-        return total
+    async def _records(self, run: RunId) -> list[bytes]:
+        return [*(await RedisCalls(self._redis, self._prefix, self._where).all(run)).values()]
 
     async def _asked(self, run: RunId, given: list[Any]) -> Any:
         with our_errors(self._where):
@@ -206,12 +203,24 @@ def _keys(prefix: str, run: RunId) -> list[str]:
     return [f"{prefix}:{{{run}}}:{name}" for name in ("calls", "spent", "spending")]
 
 
+class _Told(Struct, frozen=True, kw_only=True):
+    """What counts of an `infra.calls.CallRecord`."""
+
+    role: str
+    usage: TokenUsage
+    error: str = ""
+    #: absent in records from before they were counted
+    requests: int | None = None
+
+
 def _counts(written: bytes) -> Counter[str]:
     """What a record adds to the sums; a record that cannot be read is a call all the same."""
     try:
-        record = msgspec.json.decode(written, type=CallRecord)
+        record = msgspec.json.decode(written, type=_Told)
     except ValueError:
         return Counter(calls=1, unknown=1)
+    if record.requests == 0:
+        return Counter()  # answered from a recording, or fit for no request: nobody was asked
     usage, role = record.usage, record.role
     prompt = usage.estimated_prompt_tokens if usage.prompt_tokens is None else usage.prompt_tokens
     completion = usage.estimated_completion_tokens if usage.completion_tokens is None else usage.completion_tokens
@@ -224,6 +233,10 @@ def _counts(written: bytes) -> Counter[str]:
         # A call that failed came to what its endpoint said, which as a rule is nothing.
         "unknown": int(not record.error and (prompt is None or completion is None)),
     })  # fmt: skip
+
+
+def _summed(records: Sequence[bytes]) -> Counter[str]:
+    return sum(map(_counts, records), Counter[str]())
 
 
 def _spent(counts: Mapping[str, int]) -> Spent:

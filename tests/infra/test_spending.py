@@ -16,6 +16,7 @@ from infra.calls import CallRecord, RecordedCalls, RedisCalls
 from infra.clock import SystemClock
 from infra.redis_client import connected
 from infra.spending import CountedCalls, Ledger, RoleSpent, SpendingModel, Spent
+from infra.transcripts import Transcript, Transcripts
 from runtime.errors import ModelUnavailable, RunSpent
 from runtime.ports import CallKey, ChatAnswer, ChatModel, ChatRequest, Role, TokenUsage
 from runtime.settings import Budget, Price
@@ -57,6 +58,20 @@ class Answering:
 
 
 @dataclass(frozen=True)
+class Wired:
+    """A model that leaves word of each call, as one behind a wire does."""
+
+    model: ChatModel
+    transcripts: Transcripts
+
+    async def complete(self, request: ChatRequest, key: CallKey) -> ChatAnswer:
+        try:
+            return await self.model.complete(request, key)
+        finally:
+            self.transcripts.put(key, Transcript(sent={}))
+
+
+@dataclass(frozen=True)
 class Place:
     """A run's calls and what they came to."""
 
@@ -69,8 +84,9 @@ class Place:
     def worker(self, model: ChatModel, budget: Budget) -> RecordedCalls:
         """What one worker process asks."""
         longest_s: dict[Role, float] = dict.fromkeys(MODELS, 60.0)
-        spending = SpendingModel(model, self.ledger, budget, MODELS, longest_s)
-        return RecordedCalls(spending, self.calls, self.blobs, SystemClock())
+        transcripts = Transcripts()
+        spending = SpendingModel(Wired(model, transcripts), self.ledger, budget, MODELS, longest_s)
+        return RecordedCalls(spending, self.calls, self.blobs, SystemClock(), transcripts=transcripts)
 
     def key(self, name: str) -> str:
         return f"{self.prefix}:{{{RUN}}}:{name}"
@@ -198,6 +214,18 @@ async def test_a_failed_call_is_a_call(there: Any) -> None:
         assert await place.ledger.spent(RUN) == Spent(calls=2, roles={"executor": RoleSpent(calls=2)})
 
 
+async def test_a_call_that_asked_nobody_costs_nothing(there: Any) -> None:
+    """Whether its answer was played from a recording or it was fit for no request."""
+    async with there() as place:
+        played = RecordedCalls(Answering(), place.calls, place.blobs, SystemClock())
+        for number in range(3):
+            await played.complete(asking(), key(number))
+        assert await place.ledger.spent(RUN) == Spent()
+        await place.redis.delete(place.key("spent"))
+        await place.worker(Answering(), Budget(max_calls=1)).complete(asking(), key(4))
+        assert (await place.ledger.spent(RUN)).calls == 1
+
+
 async def test_a_cancelled_call_gives_its_place_back(there: Any) -> None:
     """Nobody will record it, so it was none."""
     async with there() as place:
@@ -253,9 +281,10 @@ async def test_records_from_before_anybody_counted(there: Any) -> None:
         plain = RedisCalls(place.redis, place.prefix, "here")
         record = CallRecord(
             id=key(1).id, role="planner", model="m", usage=USAGE, latency_ms=1, finish_reason="stop", messages="",
-            request="", answer="", sha256="", at="",
+            request="", answer="", sha256="", at="", requests=1,
         )  # fmt: skip
-        await plain.put(RUN, f"{key(1).id} a", msgspec.json.encode(record))
+        old = {name: value for name, value in msgspec.to_builtins(record).items() if name != "requests"}
+        await plain.put(RUN, f"{key(1).id} a", msgspec.json.encode(old))
         await plain.put(RUN, f"{key(2).id} a", b"not a record")
         # Counted by nobody yet: it is summed with the others.
         await place.calls.put(RUN, f"{key(3).id} a", msgspec.json.encode(record))

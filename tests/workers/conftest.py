@@ -74,6 +74,7 @@ from infra.rehearsal.asking import read_request
 from infra.rehearsal.key import AnswerKey, KeyTask
 from infra.rehearsal.planting import Planting, RehearsalSettings
 from infra.rehearsal.playing import Rehearsal
+from infra.transcripts import Transcript, Transcripts
 from infra.weaviate_address import WeaviateAddress
 from runtime.ports import CallKey, ChatAnswer, ChatModel, ChatRequest, Job, JobQueue, TokenUsage, ToolCall
 from runtime.settings import EpisodeSettings
@@ -268,14 +269,27 @@ class Rehearsed:
         )
 
 
+@dataclass
+class Wired:
+    """A model that leaves word of each call it was asked, as one behind a wire does."""
+
+    model: ChatModel
+    transcripts: Transcripts
+
+    async def complete(self, request: ChatRequest, key: CallKey) -> ChatAnswer:
+        answer = await self.model.complete(request, key)
+        self.transcripts.put(key, Transcript(sent={}))
+        return answer
+
+
 class _Engine(Engine):
     """The product's engine with a model of ours behind its record of calls."""
 
     def ask(self, model: ChatModel) -> None:
         self._asked = model
 
-    def _asking(self, *_: object) -> ChatModel:
-        return self._asked
+    def _asking(self, *given: Any) -> ChatModel:
+        return Wired(self._asked, given[-1])
 
 
 def grounded_here(
