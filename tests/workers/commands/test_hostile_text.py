@@ -38,6 +38,8 @@ COMMANDS: dict[str, list[list[str]]] = {
     "run export-config": [[RUN]],
     "episode list": [[RUN], [RUN, "--failed"], [RUN, "--problems"]],
     "episode show": [[RUN, "0"], [RUN, "1", "--prompts"], [RUN, "6"]],
+    "call list": [[RUN]],
+    "call show": [[RUN, "episode-1/planning/1"]],
     "memory list": [[RUN]],
     "memory show": [[RUN, "{memory}"]],
     "memory history": [[RUN, "{memory}"]],
@@ -62,7 +64,7 @@ OTHERS = {
     "demo", "init", "doctor", "run start", "run resume", "memory reembed", "memory search", "memory rebuild",
     "memory verify", "memory gc", "log import", "log schema", "env list", "env install", "env check",
     "model rehearse", "model probe", "model score-gate", "ops drain", "services status", "services install",
-    "services start", "services stop", "coordinator", "worker", "config show", "call list", "call show", "call replay",
+    "services start", "services stop", "coordinator", "worker", "config show", "call replay",
 }  # fmt: skip
 
 
@@ -183,6 +185,10 @@ def test_hostile_text_is_there(memory: str, chime: Any) -> None:
         ["episode", "show", RUN, "0"],
         ["episode", "show", RUN, "6"],
         ["log", "tail", RUN],
+        ["run", "list"],
+        ["episode", "list", RUN],
+        ["call", "list", RUN],
+        ["call", "show", RUN, "episode-1/planning/1"],
     ):
         assert "[31mred" in chime(*words), words
 
