@@ -98,7 +98,11 @@ class RunEnded(ChimeError):
 
 
 class ModelRefused(ChimeError):
-    """The endpoint will not answer this request; asking again unchanged is useless."""
+    """The endpoint will not answer this request; asking again unchanged is useless.
+
+    `kind` is the error class, a short word (`context`, `content_filter` ...), or how an answer that a stage needs ended
+    (`refusal`, `content_filter`, `length`, `empty`); `status` as in `ModelUnavailable`.
+    """
 
     def __init__(self, kind: str, reason: str, status: int | None = None) -> None:
         self.kind, self.reason, self.status = kind, reason, status
