@@ -22,8 +22,8 @@ from runtime.ports import ChatAnswer, ToolCall
 from runtime.task import Message, Mode, Tool
 from runtime.text_calls import calls_in
 
-#: calls in one answer; one with more is a failed step
-MOST_CALLS = 100
+#: calls in one answer; one with more is a failed step. Tasks that want calls side by side want a dozen at most
+MOST_CALLS = 32
 
 _NAME = re.compile(r"[^\w.-]")
 #: modes whose answers are not code: there a call that is written as text is one
