@@ -5,6 +5,7 @@ process that loads it. So workers hand their texts to this one over a unix socke
 first, and ends by itself when nobody has been connected for a while.
 
 A frame is its length in four bytes and a message in MessagePack. First comes the `Greeting`, once the model is there.
+From the beginning on an empty frame every few seconds says that the process lives.
 """
 
 import asyncio
@@ -31,6 +32,9 @@ from runtime.ports import Side
 IDLE_S = 30.0
 #: a frame is no longer, bytes
 LARGEST = 256 * 1024 * 1024
+#: how often it says that it lives, seconds; importing torch keeps it from that for some
+BEAT_S = 5.0
+_BEAT = bytes(4)
 #: what reading and writing raise once the other end has gone away
 _GONE = (anyio.BrokenResourceError, anyio.EndOfStream, anyio.IncompleteRead, anyio.ClosedResourceError)
 
@@ -110,12 +114,23 @@ class Host:
 
     async def _answer(self, stream: ByteStream) -> None:
         """One connection, from the greeting to its end."""
-        async with self._counted(), stream:
+        sending = anyio.Lock()
+        async with self._counted(), stream, anyio.create_task_group() as tasks:
+            tasks.start_soon(self._beat, stream, sending)
             greeting = await self._greeting()
             with suppress(*_GONE):
-                await stream.send(frame(greeting))
+                async with sending:
+                    await stream.send(frame(greeting))
                 if not greeting.error:
-                    await self._requests(stream)
+                    await self._requests(stream, sending)
+            tasks.cancel_scope.cancel()
+
+    async def _beat(self, stream: ByteStream, sending: anyio.Lock) -> None:
+        with suppress(*_GONE):
+            while True:
+                await anyio.sleep(BEAT_S)
+                async with sending:
+                    await stream.send(_BEAT)
 
     async def _greeting(self) -> Greeting:
         try:
@@ -125,10 +140,9 @@ class Host:
             self._failed = True
             return Greeting(error=str(error) or type(error).__name__)
 
-    async def _requests(self, stream: ByteStream) -> None:
+    async def _requests(self, stream: ByteStream, sending: anyio.Lock) -> None:
         received, decoder = BufferedByteReceiveStream(stream), msgspec.msgpack.Decoder(Asked | Left)
         asked: dict[int, anyio.CancelScope] = {}
-        sending = anyio.Lock()
 
         async def embed(request: Asked) -> None:
             with asked[request.number]:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import anyio
 import msgspec
@@ -26,9 +26,13 @@ from runtime.ports import Side
 
 _log = Logger("chime.embedder")
 
+_T = TypeVar("_T")
+
 #: how long a process may take to listen, seconds: a busy machine's Python
 _LISTEN_S = 60.0
 _POLL_S = 0.02
+#: how long the process may be silent, and how long what it has said is waited for at least, seconds
+_SILENT_S, _READ_S = 60.0, 0.5
 #: how often a request is begun again in a new process, after the one that had it died
 _AGAIN = 2
 
@@ -37,11 +41,16 @@ class _Lost(Exception):
     """The process ended, or the connection to it broke."""
 
 
+class _Silent(Exception):
+    """The process is there and says nothing, not even that it lives."""
+
+
 class _Line(asyncio.Protocol):
     """One connection; answers come in any order."""
 
     def __init__(self) -> None:
-        loop = asyncio.get_running_loop()
+        self._loop = loop = asyncio.get_running_loop()
+        self._heard_s = loop.time()
         self.greeting: asyncio.Future[Greeting] = loop.create_future()
         self._answers: dict[int, asyncio.Future[Answered]] = {}
         self._transport: asyncio.Transport | None = None
@@ -56,12 +65,15 @@ class _Line(asyncio.Protocol):
     @override
     def data_received(self, data: bytes) -> None:
         self._received += data
+        self._heard_s = self._loop.time()
         while len(self._received) >= 4:
             length = int.from_bytes(self._received[:4], "big")
             if len(self._received) < 4 + length:
                 return
             body = bytes(self._received[4 : 4 + length])
             del self._received[: 4 + length]
+            if not body:
+                continue  # it lives
             if not self.greeting.done():
                 self.greeting.set_result(msgspec.msgpack.decode(body, type=Greeting))
                 continue
@@ -80,11 +92,25 @@ class _Line(asyncio.Protocol):
                 # Where nobody waits for it any more, nobody need hear of it.
                 one.exception()
 
+    async def greeted(self) -> Greeting:
+        """How loading went. Raises as `ask`."""
+        return await self._heard(self.greeting)
+
+    async def _heard(self, wanted: "asyncio.Future[_T]") -> _T:
+        while not wanted.done():
+            left_s = self._heard_s + _SILENT_S - self._loop.time()
+            # Whoever has slept himself first reads what has come meanwhile.
+            await asyncio.wait({wanted}, timeout=max(left_s, _READ_S))
+            if left_s <= 0 and not wanted.done() and self._loop.time() - self._heard_s >= _SILENT_S:
+                raise _Silent
+        return wanted.result()
+
     async def ask(self, texts: Sequence[str], side: Side) -> Answered:
         """The answer to one request; cancelled, the other end is told.
 
         Raises:
             _Lost: the connection broke first.
+            _Silent: the process has not said for long that it lives.
         """
         assert self._transport is not None  # noqa: S101 - greeted
         if self.lost:
@@ -97,7 +123,7 @@ class _Line(asyncio.Protocol):
             raise EmbeddingFailed(f"{len(texts)} texts of {len(sent)} bytes together are too long for one request")
         self._transport.write(sent)
         try:
-            return cast("Answered", await waiting)
+            return cast("Answered", await self._heard(waiting))
         finally:
             if self._answers.pop(number, None) is not None and not self.lost:
                 self._transport.write(frame(Left(number=number)))
@@ -128,12 +154,14 @@ class Hosted:
 
         Raises:
             BadInput: the model cannot be loaded.
-            EmbedderUnavailable: no process, or it dies as it loads.
+            EmbedderUnavailable: no process, or it dies as it loads, or says nothing.
         """
         for _ in range(_AGAIN + 1):
             try:
                 line = await self._connected()
-                greeting = await asyncio.shield(line.greeting)
+                greeting = await line.greeted()
+            except _Silent:
+                raise self._silent() from None
             except _Lost:
                 _log.warning("embedder_process_lost", folder=str(self._folder))
                 continue
@@ -146,13 +174,15 @@ class Hosted:
         """As `runtime.ports.Embedder.embed`; begun again in a new process where one dies.
 
         Raises:
-            EmbedderUnavailable: process after process dies.
+            EmbedderUnavailable: process after process dies, or says nothing.
         """
         for _ in range(_AGAIN + 1):
             await self.start()
             try:
                 line = await self._connected()
                 answer = await line.ask(texts, side)
+            except _Silent:
+                raise self._silent() from None
             except _Lost:
                 _log.warning("embedder_process_lost", folder=str(self._folder), texts=len(texts))
                 continue
@@ -173,6 +203,14 @@ class Hosted:
             said = []
         told = f": {said[-1][:200]}" if said else ""
         return EmbedderUnavailable("died", f"the process of the model died {_AGAIN + 1} times{told}")
+
+    def _silent(self) -> EmbedderUnavailable:
+        lock = self._folder / "server.lock"
+        return EmbedderUnavailable(
+            "silent",
+            f"the process of the model has said nothing for {_SILENT_S:g} s: it is stopped, or the machine is out of "
+            f"breath; `fuser {lock}` names it, and once it has ended another one is started",
+        )
 
     async def _connected(self) -> _Line:
         async with self._connecting:

@@ -12,7 +12,7 @@ from hosted_model import row_of
 
 from events.errors import BadInput
 from events.vectors import Vector, fixed_point
-from infra import private_sockets
+from infra import embedding_link, private_sockets
 from infra.embedding_link import Hosted
 from runtime.errors import EmbedderUnavailable, EmbeddingFailed
 
@@ -113,6 +113,43 @@ async def test_a_process_that_was_killed_is_replaced(hosted: Callable[..., Hoste
     assert len(loads(folder)) == 3
     # What the dead one could not tidy away, its successor did.
     assert not before.exists()
+    one.close()
+
+
+async def test_a_process_that_is_stopped(
+    hosted: Callable[..., Hosted], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits for it without end: who is there and who comes is told what to do; it serves once it wakes."""
+    one, another = hosted(), hosted()
+    await one.embed(["a"], "query")
+    (pid,) = loads(folder)
+    os.kill(pid, signal.SIGSTOP)
+    with monkeypatch.context() as hurried:
+        hurried.setattr(embedding_link, "_SILENT_S", 0.2)
+        hurried.setattr(embedding_link, "_READ_S", 0.05)
+        for worker in (one, another):
+            with pytest.raises(EmbedderUnavailable, match=r"said nothing .*fuser .*server\.lock"):
+                await worker.embed(["bb"], "query")
+    os.kill(pid, signal.SIGCONT)
+    for worker in (one, another):
+        assert await worker.embed(["bb"], "query") == [expected("bb")]
+        worker.close()
+    assert loads(folder) == [pid]
+
+
+async def test_a_model_that_takes_long_is_waited_for(hosted: Callable[..., Hosted], folder: Path) -> None:
+    """While it computes its process says that it lives."""
+    one = hosted()
+    await one.start()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(one.embed, ["wait"], "query")
+        line = one._line
+        assert line is not None
+        before = line._heard_s
+        with anyio.fail_after(_LONG_S):
+            while line._heard_s == before:  # noqa: ASYNC110 - what another process says
+                await anyio.sleep(0.05)
+        (folder / "go").touch()
     one.close()
 
 
