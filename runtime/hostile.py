@@ -33,8 +33,8 @@ _ANSI = re.compile(
     re.IGNORECASE,
 )
 _HTML = re.compile(
-    r"""<\s{0,9}/?\s{0,9}(?:script|img|image|iframe|svg|style|object|embed|form|meta|link|body|html|head|div|span|input
-        |button|video|audio|base|math|template|textarea|marquee|details|a\s)\b
+    r"""</?(?:script|img|image|iframe|svg|style|object|embed|form|meta|link|body|html|head|div|span|input
+        |button|video|audio|base|math|template|textarea|marquee|details|a\s+href)\b
       | <!--|<!\[CDATA\[|<\?(?:xml|php)|<[a-z][\w:-]{0,40}\s[^<>]{0,200}=\s{0,9}["']
       | \bon(?:error|load|click|mouseover|focus)\s{0,9}=""",
     re.IGNORECASE | re.VERBOSE,
@@ -53,7 +53,7 @@ TEMPLATE_TAGS = (
 TEMPLATE_BRACKETS = r"/?(?:INST|SYSTEM_PROMPT|TOOL_CALLS|AVAILABLE_TOOLS|TOOL_RESULTS|ASSISTANT)\]"
 _ROLE = re.compile(
     rf"""<(?:{TEMPLATE_TAGS})|\[{TEMPLATE_BRACKETS}
-      | ^[ \t>*#]{{0,20}}(?:system|assistant|developer|human|instruction|response|ipython)[ \t*]{{0,5}}:
+      | ^[ \t>*#]{{0,20}}(?:system|assistant|developer|human|ipython)[ \t*]{{0,5}}:
       | ^[ \t]{{0,20}}\#{{2,3}}[ \t]{{0,5}}(?:system|assistant|instructions?|response|human|user)\s?:?\s{{0,5}}$""",
     re.IGNORECASE | re.VERBOSE | re.MULTILINE,
 )
@@ -76,22 +76,24 @@ _HEX = re.compile(
     r"\b[0-9a-f]{40,}\b|(?:\\x[0-9a-f]{2}|%[0-9a-f]{2}|\\u[0-9a-f]{4}|&#x?[0-9a-f]{1,6};){6,}", re.IGNORECASE
 )
 
+#: who warns of it does not ask for it
+_NOT = r"(?<!not\s)(?<!n['’]t\s)(?<!never\s)"
+_IGNORE = _NOT + r"\b(?:ignore|disregard|forget|override)\s+"
 #: language -> phrases that speak to a model about its instructions instead of about the task
 INJECTIONS: dict[str, tuple[str, ...]] = {
     "English": (
-        r"\b(?:ignore|disregard|forget|override|bypass|skip)\s+(?:all\s+|any\s+)?(?:of\s+)?(?:the\s+|your\s+|these\s+|my\s+)?"
+        _IGNORE + r"(?:all\s+|any\s+)?(?:of\s+)?(?:the\s+|your\s+|these\s+|my\s+)?"
         r"(?:(?:previous|prior|earlier|above|preceding|other|system|original|initial)\s+)+"
         r"(?:instructions?|prompts?|rules?|messages?|directions?|guidelines?)",
-        r"\b(?:ignore|disregard|forget|override)\s+(?:all|everything|anything)\s+(?:you\s+were\s+told|above|before)",
-        r"\b(?:ignore|disregard|forget|override)\s+(?:all\s+)?(?:your|the\s+given)\s+(?:instructions|rules|guidelines)",
+        _IGNORE + r"(?:all|everything|anything)\s+(?:you\s+were\s+told|above|before)",
+        _IGNORE + r"(?:all\s+)?(?:your|the\s+given)\s+(?:instructions|rules|guidelines)",
         r"\byou\s+are\s+now\s+(?:an?\s|in\s+(?:developer|debug|admin|god|jailbreak)\s+mode)",
         r"\b(?:system|developer)\s+prompt\b",
-        r"\b(?:reveal|print|repeat|output|show)\s+(?:your|the)\s+(?:instructions|prompt|secrets?|api\s+key)",
+        r"\b(?:reveal|print|repeat)\s+(?:your|the)\s+(?:instructions|prompt|secrets?|api\s+key)",
         r"\bnew\s+(?:system\s+)?instructions?\s*:",
-        r"\b(?:pretend|act)\s+(?:to\s+be|as\s+if\s+you|as\s+an?\s+(?:unrestricted|different|jailbroken))",
+        _NOT + r"\b(?:pretend|act)\s+(?:to\s+be|as\s+if\s+you|as\s+an?\s+(?:unrestricted|different|jailbroken))",
         r"\bdo\s+anything\s+now\b|\bjailbreak",
-        r"\bthis\s+(?:memory|experience|rule|note)\s+(?:overrides|takes\s+precedence|has\s+priority)",
-        r"\b(?:do\s+not|don't|never)\s+tell\s+the\s+(?:user|evaluator|operator)\b",
+        r"\bthis\s+(?:memory|experience|note)\s+(?:overrides|takes\s+precedence|has\s+priority)",
         r"\b(?:send|forward|post|upload)\s+(?:the|all|your)\s+(?:conversation|history|secrets?|credentials|keys)\b",
     ),
     "German": (
@@ -121,7 +123,7 @@ INJECTIONS: dict[str, tuple[str, ...]] = {
         r"(?:инструкции|указания|правила|команды)",
     ),
     "Chinese": (
-        r"(?:忽略|无视|無視|忘记|忘記|不要理会)(?:掉)?(?:你)?(?:所有|全部|一切)?(?:的)?(?:之前|以上|先前|前面|上述|此前)(?:的)?(?:所有|全部)?(?:的)?"
+        r"(?<![不勿别])(?<!不要)(?:忽略|无视|無視|忘记|忘記|不要理会)(?:掉)?(?:你)?(?:所有|全部|一切)?(?:的)?(?:之前|以上|先前|前面|上述|此前)(?:的)?(?:所有|全部)?(?:的)?"
         r"(?:指令|指示|提示|规则|規則|命令)",
         r"你现在是一[个名位]|系统提示词",
     ),
