@@ -12,7 +12,7 @@ from events.ids import BankVersion, MemoryId
 from events.kinds import Folded
 from events.operations import Pruned
 from infra.banks import upkeep
-from infra.banks.generations import RunGenerations, Serving
+from infra.banks.generations import Generations, RunGenerations, Serving
 from infra.banks.serving import BankServer
 from infra.clock import SystemClock
 from runtime.ports import EventLog
@@ -187,8 +187,18 @@ async def unowned_banks(there: Server) -> tuple[BankServer, list[str]]:
         BadInput: there is no server with logs.
         Unreachable: as `BankAccess.server`, or it does not answer.
     """
+    server, generations = await _reached(there)
+    owners = [generations.of(run) for run in await there.store.runs()]
+    return server, await upkeep.unowned(server, generations, owners)
+
+
+async def foreign_banks(there: Server) -> tuple[BankServer, dict[str, list[str]]]:
+    """The bank server, and the banks of other deployments by deployment. Raises as `unowned_banks`."""
+    server, generations = await _reached(there)
+    return server, await upkeep.foreign(server, generations)
+
+
+async def _reached(there: Server) -> tuple[BankServer, Generations]:
     if there.generations is None or there.banks is None:
         raise BadInput(f"there is no run on {there.where}, and so no bank of one")
-    server = await there.banks.server()
-    owners = [there.generations.of(run) for run in await there.store.runs()]
-    return server, await upkeep.unowned(server, there.generations, owners)
+    return await there.banks.server(), there.generations

@@ -4,6 +4,7 @@ A generation is a tenant of its own, built from the log by whoever holds the run
 begins one is its owner; the one before goes on serving what it has until the new one is whole, and no more.
 """
 
+import re
 import secrets
 from collections.abc import Mapping
 from hashlib import sha256
@@ -27,6 +28,9 @@ _LONGEST = 64
 _TAIL = 1 + 8 + 1 + 7 + 1 + 6
 #: of a run id that is too long: its beginning, and hex digits of its SHA-256 after a '_', which no run id holds
 _BEGINNING, _DIGITS = 23, 16
+
+#: a generation, or a bank apart
+_NAME = re.compile(r"(?P<run>.+)_(?P<deployment>[0-9a-f]{8})_(at)?\d+-[0-9a-f]*")
 
 _BEGIN = Script((files("infra") / "banks" / "begin_generation.lua").read_text())
 _PUBLISH = Script((files("infra") / "banks" / "publish_generation.lua").read_text())
@@ -88,6 +92,21 @@ def stem(run: RunId, deployment: str) -> str:
         # No run id holds a '_': nobody's short name is read as somebody's whole one.
         run = RunId(f"{run[:_BEGINNING]}_{sha256(run.encode()).hexdigest()[:_DIGITS]}")
     return f"{run}_{deployment}_"
+
+
+class Parts(Struct, frozen=True, kw_only=True):
+    """What a generation's name says."""
+
+    #: the run, or the beginning of its name and a hash where that is long
+    run: str
+    #: as `Generations.deployment`
+    deployment: str
+
+
+def parted(name: str) -> Parts | None:
+    """What `name` says; None where it is no generation's."""
+    found = _NAME.fullmatch(name)
+    return Parts(run=found["run"], deployment=found["deployment"]) if found is not None else None
 
 
 class Generations:

@@ -10,7 +10,7 @@ from events.errors import BadInput, Unreachable
 from events.ids import BankVersion, MemoryId
 from infra.banks.changes import row_of, whole
 from infra.banks.errors import DoubtfulAnswer
-from infra.banks.generations import Apart, Generation, Generations, RunGenerations, Serving
+from infra.banks.generations import Apart, Generation, Generations, RunGenerations, Serving, parted
 from infra.banks.prunes import Prunes
 from infra.banks.serving import BankServer
 from runtime.bank_store import Row
@@ -153,6 +153,20 @@ async def unowned(server: BankServer, generations: Generations, runs: Sequence[R
         own.update([standing.owner, *([standing.serving.generation] if standing.serving is not None else [])])
     mark = f"_{await generations.deployment()}_"
     return [name for name in names if mark in name and name not in own]
+
+
+async def foreign(server: BankServer, generations: Generations) -> dict[str, list[str]]:
+    """The banks of other deployments in our collections, by deployment: of another Redis or prefix, or of a wiped one.
+
+    Raises:
+        BankAway: the server does not answer.
+    """
+    own, found = await generations.deployment(), dict[str, list[str]]()
+    for name in await server.names():
+        parts = parted(name)
+        if parts is not None and parts.deployment != own:
+            found.setdefault(parts.deployment, []).append(name)
+    return found
 
 
 async def forget(server: BankServer | None, generations: RunGenerations) -> int:

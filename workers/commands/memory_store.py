@@ -9,7 +9,8 @@ import click
 from events.errors import BadInput, Mismatch
 from events.ids import Stage
 from infra.banks import upkeep
-from infra.banks.serving import Mode
+from infra.banks.generations import parted
+from infra.banks.serving import BankServer, Mode
 from infra.clock import SystemClock
 from infra.embedders import Around
 from infra.weaviate_server import Start
@@ -17,8 +18,9 @@ from workers.bank_access import with_banks
 from workers.bank_search import Search, Searched, SearchHit, left_behind, searched
 from workers.connections import Server
 from workers.invocation import Code, Invocation, chime_command, run_async
+from workers.output import Output
 from workers.sources import newest_version, server, split_words
-from workers.stored_bank import Built, built_again, checked, unowned_banks
+from workers.stored_bank import Built, built_again, checked, foreign_banks, unowned_banks
 from workers.tables import Column
 from workers.terminal import clipped
 from workers.views.banks import version_at
@@ -26,6 +28,8 @@ from workers.views.banks import version_at
 #: how many differences are printed
 _FIRST = 10
 _SHOWN = 60
+#: what `--foreign` alone means
+_LISTED = "list"
 #: how long a server of the home that says nothing is waited for by a person, seconds
 _SILENT_S = 8.0
 
@@ -107,23 +111,64 @@ def verify(invocation: Invocation, run: str | None) -> Code:
 
 @chime_command("gc", short_help="Remove banks from Weaviate that no run owns.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
-def gc(invocation: Invocation, dry_run: bool) -> None:
-    """Remove banks of this server and prefix that no run owns: of deleted runs, and generations that serve nobody."""
+@click.option(
+    "--foreign", is_flag=False, flag_value=_LISTED, metavar="[DEPLOYMENT]",
+    help="List the banks of other Redis servers and prefixes by deployment; with one of these, remove its banks.",
+)  # fmt: skip
+def gc(invocation: Invocation, dry_run: bool, foreign: str | None) -> None:
+    """Remove banks of this server and prefix that no run owns: of deleted runs, and generations that serve nobody.
+
+    A Redis that was wiped, or another prefix, is another deployment: --foreign lists what such a one has left behind,
+    or still uses, and `--foreign DEPLOYMENT` removes it.
+    """
+
+    async def listed() -> dict[str, list[str]]:
+        async with banked(invocation) as there:
+            return (await foreign_banks(there))[1]
 
     async def work() -> list[str]:
         async with banked(invocation) as there:
-            reached, names = await unowned_banks(there)
+            reached, names = await (unowned_banks(there) if foreign is None else _of_deployment(there, foreign))
             if not dry_run:
                 await reached.remove(names)
             return names
 
-    names = run_async(work)
     output = invocation.output
+    if foreign == _LISTED:
+        _show_foreign(output, run_async(listed))
+        return
+    names = run_async(work)
     output.data({"dry_run": dry_run, "removed": names})
     for name in names:
         output.line(f"  {name}")
     word = "would remove" if dry_run else "removed"
-    output.line(f"{word} {len(names)} bank{'s' * (len(names) != 1)} that no run owns")
+    whose = "that no run owns" if foreign is None else f"of deployment {foreign}"
+    output.line(f"{word} {len(names)} bank{'s' * (len(names) != 1)} {whose}")
+
+
+async def _of_deployment(there: Server, deployment: str) -> tuple[BankServer, list[str]]:
+    """The bank server, and the banks of another deployment.
+
+    Raises:
+        BadInput: it has none.
+    """
+    reached, found = await foreign_banks(there)
+    if deployment not in found:
+        known = ", ".join(sorted(found)) or "no other deployment has any"
+        raise BadInput(f"no bank there is of a deployment {deployment!r} beside ours; there are: {known}")
+    return reached, found[deployment]
+
+
+def _show_foreign(output: Output, found: dict[str, list[str]]) -> None:
+    output.data({"foreign": found})
+    rows = []
+    for deployment, names in sorted(found.items()):
+        runs = dict.fromkeys(parts.run for name in names if (parts := parted(name)) is not None)
+        rows.append([deployment, len(names), ", ".join(runs)])
+    columns = [Column("deployment"), Column("banks", "right"), Column("runs", wide=True)]
+    output.table(columns, rows, empty="no other deployment has a bank there")
+    if found:
+        output.note("they may be in use; chime memory gc --foreign DEPLOYMENT removes those of one")
 
 
 @chime_command("search", short_help="Search a run's bank: by meaning, by words, or both.")

@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import re
 from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
@@ -200,6 +201,27 @@ def test_banks_that_no_run_owns(chime: Any, played: Any, rest: Rest, redis_serve
     chime("run", "delete", "r")
     for stage in ("PlanningMemory", "ExecutionMemory"):
         rest("DELETE", f"schema/{stage}/tenants", [others])
+
+
+def test_banks_of_a_redis_that_was_wiped(chime: Any, played: Any, rest: Rest):
+    """What another deployment has left behind is listed by run, and goes only where that deployment is named."""
+    played("r")
+    serving = chime.json("memory", "rebuild", "r")["data"]["generation"]
+    deployment = uuid4().hex[:8]
+    left = [f"long-gone_{deployment}_3-abcdef", f"long-gone_{deployment}_at5-abcdef"]
+    for stage in ("PlanningMemory", "ExecutionMemory"):
+        rest("POST", f"schema/{stage}/tenants", [{"name": name} for name in left])
+    found = chime.json("memory", "gc", "--foreign")["data"]["foreign"]
+    assert found[deployment] == left
+    assert serving.split("_")[-2] not in found
+    assert re.search(rf"{deployment} +2 +long-gone\n", chime("memory", "gc", "--foreign"))
+    assert chime.json("memory", "gc", "--foreign", deployment, "--dry-run")["data"]["removed"] == left
+    assert {*left, serving} <= rest.tenants()
+    chime("memory", "gc", "--foreign", serving.split("_")[-2], code=2)
+    assert f"removed 2 banks of deployment {deployment}" in chime("memory", "gc", "--foreign", deployment)
+    assert not rest.tenants() & set(left)
+    assert serving in rest.tenants()
+    chime("run", "delete", "r")
 
 
 def test_a_bank_ahead_of_its_log(chime: Any, played: Any, rest: Rest, redis_server: Any, redis_prefix: str):
