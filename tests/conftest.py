@@ -28,11 +28,12 @@ from infra.redis_server import wheel_binary
 from infra.weaviate_address import WeaviateAddress
 from infra.weaviate_finding import ways
 
-#: what needs torch is for an environment of its own (make test-st), and so is a real model (make test-llama)
-collect_ignore = [
-    *([] if find_spec("sentence_transformers") else ["st"]),
-    *([] if (ROOT / ".llama-venv" / "ready").exists() else ["llama"]),
-]
+#: folders of tests that need an environment of their own, and what makes it and runs them
+_APART = {
+    "st": ("they need torch", "make test-st", find_spec("sentence_transformers") is not None),
+    "llama": ("they need llama.cpp", "make test-llama", (ROOT / ".llama-venv" / "ready").exists()),
+}
+collect_ignore = [folder for folder, (_, _, is_there) in _APART.items() if not is_there]
 
 
 @dataclass(frozen=True)
@@ -316,8 +317,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     skipped = sum(_LEFT_OUT in str(report.longrepr) for report in terminalreporter.getreports("skipped"))
     if skipped:
         terminalreporter.write_line(f"{skipped} tests with a Weaviate server {_LEFT_OUT}", yellow=True)
-    if collect_ignore and terminalreporter.config.args_source is pytest.Config.ArgsSource.TESTPATHS:
-        terminalreporter.write_line("tests/st left out: they need torch; `make test-st` runs them", yellow=True)
+    if terminalreporter.config.args_source is pytest.Config.ArgsSource.TESTPATHS:
+        for folder in collect_ignore:
+            why, how, _ = _APART[folder]
+            terminalreporter.write_line(f"tests/{folder} left out: {why}; `{how}` runs them", yellow=True)
     for outcome in ("passed", "failed"):
         for report in terminalreporter.getreports(outcome):
             for name, value in report.user_properties:
