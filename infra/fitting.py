@@ -100,7 +100,8 @@ class Fitting:
         flags = set(answer.flags)
         counted = answer.usage.prompt_tokens
         if counted is not None:
-            if self.estimates.dropped(self.place, length, counted):
+            # Tools aside: a template without a place for them drops them, and they are not the prompt.
+            if self.estimates.dropped(self.place, characters_in(sent.request.messages), counted):
                 _log.warning(
                     "prompt_dropped", call=self.key.id, run_id=self.key.run, model_role=self.request.role,
                     counted=counted, expected=sent.prompt_tokens,

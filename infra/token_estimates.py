@@ -115,8 +115,8 @@ class TokenEstimates:
 
         Some servers cut what is too long and answer as if all were well.
         """
-        expected = _DROPPED * self._sparsest.get(place, LEAST / _DROPPED)
-        return characters >= _TELLING and tokens < expected * characters
+        expected = self._sparsest.get(place, TYPICAL) * characters
+        return characters >= _TELLING and tokens < _DROPPED * expected
 
     def window(self, place: Place) -> int | None:
         """What the model holds, prompt and answer, as the endpoint has told last."""

@@ -61,7 +61,8 @@ def test_a_prompt_that_a_server_has_cut_in_silence_shows() -> None:
     """Far fewer tokens than ever for so many characters; it teaches nothing."""
     estimates = TokenEstimates()
     assert estimates.dropped(HERE, 100_000, 4096)
-    assert not estimates.dropped(HERE, 10_000, 2500)
+    assert estimates.dropped(HERE, 10_000, 1499)
+    assert not estimates.dropped(HERE, 10_000, 1500)
     estimates.learn(HERE, 10_000, 2500)
     assert estimates.dropped(HERE, 40_000, 4096)
     assert not estimates.dropped(HERE, 40_000, 8000)
