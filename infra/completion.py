@@ -12,10 +12,11 @@ from typing import Any
 
 from infra.model_errors import Failed, Failure, malformed, object_in, of_error_object, of_object_without_choices
 from infra.thinking import texts_in, thought_in, told_apart
+from infra.usage import usage_in
 from runtime.code_spans import last_fence
 from runtime.json_values import misfit, read_json, too_deep
 from runtime.logger import Logger
-from runtime.ports import CallKey, ChatAnswer, ChatRequest, TokenUsage, ToolCall
+from runtime.ports import CallKey, ChatAnswer, ChatRequest, ToolCall
 
 _log = Logger("chime.model")
 
@@ -169,7 +170,7 @@ def completion(body: bytes, request: ChatRequest, key: CallKey, now: datetime) -
         content=content,
         tool_calls=calls,
         finish_reason=finish or ("tool_calls" if calls else "stop"),
-        usage=_usage(plain.get("usage")),
+        usage=usage_in(plain.get("usage")),
         model=_named(plain.get("model"), _NAME_CHARS),
         fingerprint=_named(plain.get("system_fingerprint"), _NAME_CHARS),
         reasoning=thought,
@@ -373,22 +374,3 @@ def _objects(value: object) -> Iterator[object]:
     if isinstance(value, dict | list):
         for one in value.values() if isinstance(value, dict) else value:
             yield from _objects(one)
-
-
-# -- usage -------------------------------------------------------------------------------------------------------------
-
-
-def _usage(given: object) -> TokenUsage:
-    """Counts that can be counts; None for the others."""
-    if not isinstance(given, dict):
-        return TokenUsage()
-    details = given.get("prompt_tokens_details")
-
-    def count(value: object) -> int | None:
-        return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**40 else None
-
-    return TokenUsage(
-        prompt_tokens=count(given.get("prompt_tokens")),
-        completion_tokens=count(given.get("completion_tokens")),
-        cached_tokens=count(details.get("cached_tokens")) if isinstance(details, dict) else None,
-    )
