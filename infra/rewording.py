@@ -18,10 +18,17 @@ _FENCED = (
     "Answer with one JSON object in a code fence that begins with ```json, and nothing else. It follows this JSON "
     "schema:\n{schema}\nIts shape:\n```json\n{shape}\n```"
 )
+#: what stands before the tools that are told in words, behind them, and before each result
+OFFERED, OFFERED_UNTIL, RESULT = (
+    "You can call these tools, one JSON object a line:\n",
+    "\nTo call one, write\n",
+    "<tool_response>",
+)
 _TOOLS = (
-    "You can call these tools, one JSON object a line:\n{tools}\n"
-    "To call one, write\n"
-    '<tool_call>\n{{"name": "the tool\'s name", "arguments": {{"an argument": "its value"}}}}\n</tool_call>\n'
+    OFFERED
+    + "{tools}"
+    + OFFERED_UNTIL
+    + '<tool_call>\n{{"name": "the tool\'s name", "arguments": {{"an argument": "its value"}}}}\n</tool_call>\n'
     "and nothing after it; several calls stand one after the other. Results come back in <tool_response> marks. "
     "Where no call is needed, answer in plain text."
 )
@@ -117,7 +124,7 @@ def _without_calls(message: Message) -> Message:
             text = message_text(message)
             return {"role": "assistant", "content": "\n".join([text, *written] if text else written)}
         case "tool":
-            return {"role": "user", "content": f"<tool_response>\n{message_text(message)}\n</tool_response>"}
+            return {"role": "user", "content": f"{RESULT}\n{message_text(message)}\n</tool_response>"}
         case _:
             return message
 

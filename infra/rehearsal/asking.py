@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from events.ids import Stage
 from infra.rehearsal.key import AnswerKey, KnownTask, meant
+from infra.rewording import OFFERED, OFFERED_UNTIL, RESULT
 from runtime.prompting import INDEX_LETTER, message_text
 from runtime.task import Message
 
@@ -69,6 +70,8 @@ class Asked(Struct, frozen=True, kw_only=True):
     history: list[Message]
     #: names of the tools that are offered
     tools: list[str]
+    #: whether they are offered in words, and called so
+    in_words: bool
     #: how many earlier answers of this request were sent back
     repairs: int
 
@@ -126,8 +129,10 @@ def _part(name: str, fields: frozenset[str] | None, tools: Sequence[str], text: 
 
 def read_request(body: dict[str, Any], key: AnswerKey) -> Asked:
     """A chat completion request as the model understands it. Expects `messages` to be a list of objects."""
-    messages: list[Message] = body["messages"]
+    messages: list[Message] = [_as_result(message) for message in body["messages"]]
     tools = [str(tool.get("function", {}).get("name", "")) for tool in body.get("tools") or []]
+    in_words = list(_offered(messages)) if not tools else []
+    tools = tools or in_words
     name, fields = _schema(body)
     texts = [message_text(message) for message in messages]
     everything = "\n".join(texts)
@@ -153,8 +158,25 @@ def read_request(body: dict[str, Any], key: AnswerKey) -> Asked:
         usefulness='"usefulness"' in json.dumps(body.get("response_format")),
         history=[message for message in messages if message.get("role") != "system"],
         tools=tools,
+        in_words=bool(in_words),
         repairs=0 if part == "executor" else sum(message.get("role") == "assistant" for message in messages),
     )
+
+
+def _offered(messages: Sequence[Message]) -> Iterator[str]:
+    """Names of the tools that the first message describes in words."""
+    _, _, behind = message_text(messages[0]).partition(OFFERED)
+    for line in behind.partition(OFFERED_UNTIL)[0].splitlines():
+        try:
+            yield str(json.loads(line)["name"])
+        except (ValueError, TypeError, LookupError):
+            continue
+
+
+def _as_result(message: Message) -> Message:
+    """`message` as a tool's, where it is a user's with a result in words."""
+    is_result = message.get("role") == "user" and message_text(message).startswith(RESULT)
+    return {**message, "role": "tool"} if is_result else message
 
 
 def _opening(messages: Sequence[Message]) -> list[Message]:

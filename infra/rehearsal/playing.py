@@ -236,7 +236,7 @@ def _next(asked: Asked, known: KnownTask, turns: Turns, turn: int, position: int
         return Reply(content=text or _FINISHED)
     if not asked.tools:  # no calls can be made; say which
         return Reply(content=json.dumps([{call.name: call.arguments} for call in calls], ensure_ascii=False))
-    made = []
+    made: list[dict[str, Any]] = []
     for number, call in enumerate(calls):
         name = call.name if call.name in asked.tools else on_the_wire(call.name)
         place = f"{known.task_id}/{turn}/{position}/{number}".encode()
@@ -248,6 +248,12 @@ def _next(asked: Asked, known: KnownTask, turns: Turns, turn: int, position: int
             }
         )
     said = " ".join(part for part in (remark if (turn, position) == (0, 0) else "", text) if part)
+    if asked.in_words:
+        written = [
+            {"name": one["function"]["name"], "arguments": json.loads(one["function"]["arguments"])} for one in made
+        ]
+        marked = (f"<tool_call>\n{json.dumps(one, ensure_ascii=False)}\n</tool_call>" for one in written)
+        return Reply(content="\n".join([said, *marked] if said else marked))
     return Reply(content=said or None, tool_calls=made)
 
 

@@ -8,14 +8,18 @@ from typing import Any
 import msgspec
 import pytest
 
+from infra.capabilities import ALL, parameters
 from infra.environments.toy import Toy
 from infra.rehearsal.asking import read_request
 from infra.rehearsal.key import AnswerKey, answer_key
 from infra.rehearsal.planting import Planting, RehearsalSettings
-from infra.rehearsal.playing import Played, Rehearsal
+from infra.rehearsal.playing import Played, Rehearsal, Reply
 from infra.rehearsal.truth import Truth
 from runtime.gate import diagnosis_schema
+from runtime.ports import ChatRequest
 from runtime.prompting import experiences, load_prompts, outcome, section, tools, trajectory_text
+from runtime.settings import EndpointSettings, ModelSettings
+from runtime.text_calls import calls_in
 
 PROMPTS = load_prompts()
 
@@ -84,6 +88,23 @@ def answered(key: AnswerKey, settings: RehearsalSettings, body: dict[str, Any]) 
     return Rehearsal(Planting(settings)).play(read_request(body, key))
 
 
+def in_words(body: dict[str, Any]) -> dict[str, Any]:
+    """The same request as an endpoint without tools gets it."""
+    request = ChatRequest(role="executor", messages=body["messages"], tools=body["tools"])
+    model, endpoint = ModelSettings(model="rehearsal", tools="text"), EndpointSettings(base_url="")
+    return parameters(request, model, endpoint, ALL)
+
+
+def read_in_words(reply: Reply, offered: Sequence[dict[str, Any]]) -> Reply:
+    """A reply whose calls are read from its text."""
+    found = calls_in(reply.content or "", [one["function"]["name"] for one in offered])
+    calls = [
+        {"id": one.id, "type": "function", "function": {"name": one.name, "arguments": one.arguments}}
+        for one in found or ()
+    ]
+    return Reply(content=None if calls else reply.content, tool_calls=calls)
+
+
 @dataclass(kw_only=True)
 class Episode:
     """One toy task, played to its end."""
@@ -101,6 +122,8 @@ class Stage:
 
     key: AnswerKey
     toy: Toy = field(default_factory=Toy)
+    #: whether tools are offered in words, and calls read from text
+    in_words: bool = False
 
     def play(
         self,
@@ -117,7 +140,10 @@ class Stage:
         history = list(opening["messages"])
         done = False
         while not done:
-            reply = answered(self.key, settings, executor_body(history, plan, opening["tools"], execution)).reply
+            body = executor_body(history, plan, opening["tools"], execution)
+            reply = answered(self.key, settings, in_words(body) if self.in_words else body).reply
+            if self.in_words:
+                reply = read_in_words(reply, opening["tools"])
             message: dict[str, Any] = {"role": "assistant", "content": reply.content}
             if reply.tool_calls:
                 message["tool_calls"] = reply.tool_calls
@@ -151,6 +177,12 @@ def toy_key() -> AnswerKey:
 def stage(toy_key: AnswerKey) -> Stage:
     """A toy and the rehearsal model that knows its answers."""
     return Stage(toy_key)
+
+
+@pytest.fixture
+def stage_in_words(toy_key: AnswerKey) -> Stage:
+    """The same stage behind an endpoint without tools."""
+    return Stage(toy_key, in_words=True)
 
 
 @pytest.fixture(scope="session")

@@ -24,6 +24,19 @@ def test_without_faults_every_task_is_solved(stage: Any, flawless: RehearsalSett
     assert {episode.truth.fault for episode in episodes} == {"none"}
 
 
+def test_tools_in_words_are_called_in_words(stage: Any, stage_in_words: Any, flawless: RehearsalSettings) -> None:
+    """For an endpoint that offers tools as text, every task is solved by the same calls."""
+
+    def called(episode: Any) -> list[Any]:
+        calls = [call["function"] for one in episode.history for call in one.get("tool_calls", ())]
+        return [(one["name"], json.loads(one["arguments"])) for one in calls]
+
+    for task in stage.key.tasks:
+        episode = stage_in_words.play(task, flawless)
+        assert episode.success
+        assert called(episode) == called(stage.play(task, flawless))
+
+
 @pytest.mark.parametrize(
     ("rates", "fault", "label"),
     [
