@@ -34,6 +34,19 @@ _SQUARABLE = (1e-140, 1e140)
 _RESERVED = re.compile(r"[%;\x00-\x1f\x7f]")
 
 
+class Identified:
+    """An embedder that finds out whose vectors it makes: `identify` sets that."""
+
+    _identity: EmbedderIdentity | None = None
+
+    @property
+    def identity(self) -> EmbedderIdentity:
+        """Known once `identify` has returned."""
+        if self._identity is None:
+            raise RuntimeError("an embedder's identity is asked for before it is known")
+        return self._identity
+
+
 def fingerprint(name: str, facts: Mapping[str, str | int]) -> str:
     """One line of `facts` in their order; `;`, `%` and control characters in values are percent-encoded."""
     told = (f"{fact}={_RESERVED.sub(lambda at: f'%{ord(at[0]):02X}', str(value))}" for fact, value in facts.items())

@@ -74,7 +74,7 @@ class _Batch:
         self.done = False
 
 
-class _Together(Generic[_T]):
+class _SharedLook(Generic[_T]):
     """One look for all who ask while an earlier one is under way: a coordinator has many runs, and asks for each.
 
     Args:
@@ -114,8 +114,8 @@ class RqQueue:
         self._script = self._connection.register_script(_PUT)
         self._queues: dict[JobKind, Queue] = {kind: rq_queue(kind, self._connection) for kind in QUEUES}
         self._thread = CapacityLimiter(1)
-        self._holding = _Together(lambda wanted: self._call(lambda: self._held(wanted)))
-        self._refusing = _Together(lambda _: self._call(self._refusals))
+        self._holding = _SharedLook(lambda wanted: self._call(lambda: self._held(wanted)))
+        self._refusing = _SharedLook(lambda _: self._call(self._refusals))
 
     async def __aenter__(self) -> Self:
         return self

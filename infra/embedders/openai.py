@@ -16,7 +16,7 @@ from events.errors import BadInput
 from events.kinds import EmbedderIdentity
 from events.vectors import Vector
 from infra.embedders import Around
-from infra.embedding_identity import PROBES, fingerprint, normal, unit_vector
+from infra.embedding_identity import PROBES, Identified, fingerprint, normal, unit_vector
 from infra.model_errors import Failed, malformed, object_in, of_error_object
 from infra.openai_client import Clients
 from infra.tries import Tries
@@ -71,7 +71,7 @@ class _BadRow(Failed):
     """An answer whose rows are not one usable vector for each text."""
 
 
-class ServedEmbedder:
+class ServedEmbedder(Identified):
     """As `infra.embedders.LoadedEmbedder`."""
 
     is_free = False
@@ -81,17 +81,9 @@ class ServedEmbedder:
         self._stack = AsyncExitStack()
         self._clients = Clients(around.environ, around.clock, self._stack)
         self._rng = rng or random.Random()  # noqa: S311 - jitter is no secret
-        self._identity: EmbedderIdentity | None = None
         #: components that the server sends; 0 = not known yet
         self._sent = 0
         self._starting = anyio.Lock()
-
-    @property
-    def identity(self) -> EmbedderIdentity:
-        """Known once `identify` has returned."""
-        if self._identity is None:
-            raise RuntimeError("an embedder's identity is asked for before it is known")
-        return self._identity
 
     async def identify(self) -> EmbedderIdentity:
         """By what the server makes of the probes, asked once.

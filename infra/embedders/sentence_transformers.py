@@ -26,7 +26,7 @@ from events.kinds import EmbedderIdentity
 from events.vectors import Vector
 from infra.embedders import Around
 from infra.embedding_batches import Batches
-from infra.embedding_identity import fingerprint, normal
+from infra.embedding_identity import Identified, fingerprint, normal
 from infra.embedding_link import Hosted
 from runtime.ports import Side
 
@@ -95,7 +95,7 @@ _models: dict[Any, _Held] = {}
 _models_lock = threading.Lock()
 
 
-class SentenceEmbedder:
+class SentenceEmbedder(Identified):
     """As `infra.embedders.LoadedEmbedder`.
 
     Args:
@@ -109,17 +109,9 @@ class SentenceEmbedder:
 
     def __init__(self, name: str, settings: Settings, home: Path | None = None, package: str = "") -> None:
         self._name, self._settings, self._home, self._package = name, settings, home, package
-        self._identity: EmbedderIdentity | None = None
         self._loading: Any = None
         self._batches: Batches | Hosted | None = None
         self._starting = anyio.Lock()
-
-    @property
-    def identity(self) -> EmbedderIdentity:
-        """Known once `identify` has returned."""
-        if self._identity is None:
-            raise RuntimeError("an embedder's identity is asked for before it is known")
-        return self._identity
 
     async def identify(self) -> EmbedderIdentity:
         """From the model's files and the installed versions; a model that is not here yet is fetched.
