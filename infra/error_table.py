@@ -236,23 +236,22 @@ TABLE: tuple[Row, ...] = (
         spent="stop", statuses=frozenset({404}), words=_MODEL,
     ),
     Row(
+        kind="malformed", condition="what the model wrote, which the server could not read", action="retry",
+        further=MALFORMED_RETRIES, statuses=frozenset({400, 422, 500}),
+        words=_any(
+            r"failed to generate (?:a )?json|failed to call a function",
+            r"failed to parse (?:input at pos|(?:the )?(?:model|tool)\b.{0,40}\b(?:output|response))",
+        ),
+        names=_named("json_validate_failed", "tool_use_failed"),
+    ),
+    Row(
         kind="poisoned", condition="tool calls of the history that the server cannot read", action="retry", further=1,
         spent="refuse", statuses=frozenset({500}),
         words=_any(r"failed to parse (?:tool|function)[ _]?call|(?:tool|function)[ _]call arguments"),
     ),
-    Row(
-        kind="malformed", condition="what the model wrote, which the server could not read", action="retry",
-        further=MALFORMED_RETRIES, statuses=frozenset({400, 422, 500}),
-        words=_any(r"failed to generate (?:a )?json|failed to call a function"),
-        names=_named("json_validate_failed", "tool_use_failed"),
-    ),
     _lacks("tools", "a tool's schema, or a choice among tools", r"schema for (?:function|tool)", _no("tool_choice")),
-    _lacks(
-        "thinking", "the switch for thinking, or its absence", r"not support thinking", _no(_THINKING)
-    ),
-    _lacks(
-        "stream", "a stream, or an answer in one piece", r"(?:not|only) supports? (?:the )?stream", _no(_STREAM)
-    ),
+    _lacks("thinking", "the switch for thinking, or its absence", r"not support thinking", _no(_THINKING)),
+    _lacks("stream", "a stream, or an answer in one piece", r"(?:not|only) supports? (?:the )?stream", _no(_STREAM)),
     _lacks("parallel_tools", "several calls at once", r"single tool[- ]calls?", _no(r"parallel[_ ]tool[_ ]calls?")),
     _lacks("max_tokens", "the cap of an answer, its name or its size", *_CAPS),
     _lacks("schema", "a schema, or JSON at all", _FORMAT),

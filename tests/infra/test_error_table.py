@@ -266,6 +266,8 @@ OTHERS: list[tuple[int, Any, str, str]] = [
      "poisoned", "retry"),
     (400, {"message": "Failed to generate JSON. Please adjust your prompt.", "code": "json_validate_failed"},
      "malformed", "retry"),
+    (500, {"message": "Failed to parse input at pos 12: <tool_call> not closed"}, "malformed", "retry"),
+    (500, {"message": "Failed to parse tool calls from the model output"}, "malformed", "retry"),
     (400, {"message": "Failed to call a function.", "code": "tool_use_failed"}, "malformed", "retry"),
     (502, "<html>bad gateway</html>", "unavailable", "retry"),
     (503, {"message": "Loading model"}, "warming_up", "retry"),
