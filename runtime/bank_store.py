@@ -1,6 +1,6 @@
 """The protocol of a store that mirrors a run's banks: what it is told, and what it answers. No episode sees it."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -64,8 +64,12 @@ class BankStore(Protocol):
         """Whether the connection to it is another one than when `recheck` last looked: what was there may be gone."""
         ...
 
-    async def recheck(self, held: Mapping[Stage, Collection[MemoryId]]) -> None:
+    async def recheck(self, held: Mapping[Stage, Sequence[MemoryId]]) -> None:
         """Rows of all these items are there, and so is what we wrote last; looks only where it is `unseen`.
+
+        Args:
+            held: the items by the stage they were born in, in the order of their births: of many only the last are
+                looked for one by one.
 
         Raises:
             DoubtfulAnswer: they are not: somebody has put the store back to how it was a while ago.

@@ -58,18 +58,18 @@ def rows_of(banks: Banks, ids: Iterable[MemoryId]) -> list[Row]:
     return [row_of(banks, item) for one in ids if (item := banks.get(one)) is not None]
 
 
-def held(banks: Banks, pruned: Iterable[MemoryId]) -> dict[Stage, set[MemoryId]]:
-    """The items whose rows a store of `banks` holds, by the stage that they were born in.
+def held(banks: Banks, pruned: Iterable[MemoryId]) -> dict[Stage, list[MemoryId]]:
+    """The items whose rows a store of `banks` holds, by the stage that they were born in, the live ones oldest first.
 
     Args:
         banks: the version that is published.
         pruned: what it lacks and an older version that somebody may read has.
     """
-    found: dict[Stage, set[MemoryId]] = {stage: set() for stage in STAGES}
-    for item in banks:
-        found[item.bank].add(item.id)
+    found: dict[Stage, list[MemoryId]] = {stage: [] for stage in STAGES}
     for one in pruned:
-        found[stage_of(one)].add(one)
+        found[stage_of(one)].append(one)
+    for item in sorted(banks, key=lambda item: item.inserted_at):
+        found[item.bank].append(item.id)
     return found
 
 

@@ -1,6 +1,6 @@
 """A bank store in memory: rows of all versions, searched exactly. What every other store is held against."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -43,7 +43,7 @@ class InProcessBank:
         """As `BankStore.unseen`: there is no connection that could be lost."""
         return False
 
-    async def recheck(self, held: Mapping[Stage, Collection[MemoryId]]) -> None:
+    async def recheck(self, held: Mapping[Stage, Sequence[MemoryId]]) -> None:
         """As `BankStore.recheck`."""
 
     async def apply(self, change: BankChange) -> None:

@@ -4,7 +4,7 @@ So a recall at any version that somebody may read goes by what was there when th
 rows that are near; which of them are nearest is decided here, from the integers that come back.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -32,6 +32,8 @@ _BATCH, _BATCH_CHARACTERS, _AT_ONCE = 500, 4_000_000, 2
 _PAGE = 100
 #: ids of one deletion, and rows that are looked for at once
 _IDS, _CHECKED = 2_000, 5_000
+#: rows of a large bank that are looked for once the connection was lost
+_NEWEST = 1_000
 #: rows asked for beyond the limit, so that a tie at the cut shows; and how many more of those that were pruned lately
 _SPARE, _PRUNED = 4, 16
 #: versions that count as lately
@@ -90,13 +92,18 @@ class WeaviateBank:
         """As `BankStore.unseen`."""
         return self._seen_at != self._edge.losses
 
-    async def recheck(self, held: Mapping[Stage, Collection[MemoryId]]) -> None:
+    async def recheck(self, held: Mapping[Stage, Sequence[MemoryId]]) -> None:
         """As `BankStore.recheck`."""
         if not self.unseen:
             return
         losses = self._edge.losses
         for stage, wanted in held.items():
-            if lost := set(wanted) - await self._there(stage):
+            count = await self._count(stage)
+            if count < len(wanted):
+                raise DoubtfulAnswer(self._name, f"there are {count} {stage} rows, not {len(wanted)}")
+            # One writer wrote them in this order: where any is gone, the last is.
+            looked_for = wanted if count < wire.MOST else wanted[-_NEWEST:]
+            if lost := set(looked_for) - await self._among(stage, looked_for, count):
                 first = min(lost, key=memory_order)
                 raise DoubtfulAnswer(self._name, f"{len(lost)} {stage} rows are not there any more, {first} first")
         for stage, row in self._last.items():
@@ -108,23 +115,15 @@ class WeaviateBank:
                 raise DoubtfulAnswer(self._name, f"the row of {row.id} is not the one that was written last")
         self._seen_at = losses
 
-    async def _there(self, stage: Stage) -> set[MemoryId]:
-        """The items that have rows."""
-        count = await self._count(stage)
-        if not count:
+    async def _among(self, stage: Stage, wanted: Sequence[MemoryId], count: int) -> set[MemoryId]:
+        """The items that a search finds: of all `count`, or where these are too many of those `wanted`."""
+        if not wanted:
             return set()
-        if count < wire.MOST:
-            somewhere = np.eye(1, self._dimension)[0] * ONE
-            request = wire.nearest_ids(stage, self._name, somewhere, count + 1, None)
-            return set(wire.ids(await self._edge.search(self._name, request, patient=True)))
-        found, after = set[MemoryId](), ""
-        while True:
-            request = wire.id_page(stage, self._name, after, wire.MOST)
-            reply = await self._edge.search(self._name, request, patient=True)
-            found.update(wire.ids(reply))
-            if len(reply.results) < wire.MOST:
-                return found
-            after = reply.results[-1].metadata.id
+        somewhere = np.eye(1, self._dimension)[0] * ONE
+        whole = count < wire.MOST
+        limit, filters = (count + 1, None) if whole else (len(wanted) + 1, wire.among(wanted))
+        request = wire.nearest_ids(stage, self._name, somewhere, limit, filters)
+        return set(wire.ids(await self._edge.search(self._name, request, patient=True)))
 
     async def search(self, stage: Stage, query: Vector, limit: int, at: BankVersion) -> list[Hit]:
         """As `BankStore.search`. Raises BankAway where the server does not answer in time."""

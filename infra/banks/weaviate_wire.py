@@ -162,15 +162,6 @@ def page(stage: Stage, generation: str, after: str, limit: int) -> search_get_pb
     return request
 
 
-def id_page(stage: Stage, generation: str, after: str, limit: int) -> search_get_pb2.SearchRequest:
-    """As `page`, with the items' ids alone."""
-    request = _search(stage, generation, limit, None)
-    request.after = after
-    request.properties.non_ref_properties.append(ID)
-    request.metadata.uuid = True
-    return request
-
-
 def row_of(stage: Stage, generation: str, memory: MemoryId) -> search_get_pb2.SearchRequest:
     """The whole row of one item."""
     request = _search(stage, generation, 1, among([memory]))

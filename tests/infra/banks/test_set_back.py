@@ -54,9 +54,12 @@ async def settled(mirror: Mirror) -> None:
 
 @pytest.mark.parametrize("readers", ["the same", "another"])
 async def test_rows_are_missing(
-    redis_server: Any, redis_prefix: str, own_weaviate_server: OwnWeaviate, tmp_path: Path, readers: str
-):
+    redis_server: Any, redis_prefix: str, own_weaviate_server: OwnWeaviate, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, readers: str,
+):  # fmt: skip
     """No recall believes it: rows that were found before are looked for once the connection was lost."""
+    if readers == "another":
+        monkeypatch.setattr(wire, "MOST", 45)  # as a bank of very many rows
     in_thread: Callable[..., Any] = anyio.to_thread.run_sync
     async with placed(redis_server.url, redis_prefix, own_weaviate_server.address, lag=200) as place:
         run = place.run
