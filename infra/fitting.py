@@ -83,34 +83,33 @@ class Fitting:
         if failure.capability != "context" or self._limit is not None or last is None:
             return None
         told = told_window(failure.reason)
-        # With 429 the number is one of a minute.
-        if told is not None and told.window is not None and failure.status != 429:
-            window = told.window if _SMALLEST <= told.window <= _LARGEST else window
+        whole = told.window if told is not None else None
         self._limit = last.prompt_tokens * 3 // 4
-        if told is not None and told.window is not None and told.prompt:
+        if told is not None and whole is not None and told.prompt:
             # In our tokens what is in theirs the prompt's share; a little less, as neither count is exact.
-            share = shares(told.window, self.model.max_tokens).prompt / told.prompt
+            share = shares(whole, self.model.max_tokens).prompt / told.prompt
             self._limit = int(last.prompt_tokens * min(share * 0.95, 1.0))
+        # With 429 a number is one of a minute. Without any, what is sent now fits, if it is answered.
+        if failure.status != 429:
+            whole = whole or max(2 * last.cap, (self._limit + last.cap + 16) * 50 // 49)
+            window = whole if _SMALLEST <= whole <= _LARGEST else window
         now = self.sent(window)
         return None if (now.left_out, now.cap) == (last.left_out, last.cap) else window
 
     def read(self, answer: ChatAnswer, sent: Sent) -> ChatAnswer:
         """`answer` with what was counted and left out, once that was learnt from."""
-        length = characters_in(sent.request.messages, sent.request.tools)
-        flags = set(answer.flags)
-        counted = answer.usage.prompt_tokens
-        if counted is not None:
-            # Tools aside: a template without a place for them drops them, and they are not the prompt.
-            if self.estimates.dropped(self.place, characters_in(sent.request.messages), counted):
+        length, flags = characters_in(sent.request.messages, sent.request.tools), set(answer.flags)
+        written = len(answer.content) + len(answer.reasoning)
+        written += sum(len(call.name) + len(call.arguments) for call in answer.tool_calls)
+        usage = checked(answer.usage, length, written, _UNTAUGHT, self.place)
+        if (counted := usage.prompt_tokens) is not None:
+            if self.estimates.dropped(self.place, length, counted):
                 _log.warning(
                     "prompt_dropped", call=self.key.id, run_id=self.key.run, model_role=self.request.role,
                     counted=counted, expected=sent.prompt_tokens,
                 )  # fmt: skip
                 flags.add("prompt_dropped")
             self.estimates.learn(self.place, length, counted)
-        written = len(answer.content) + len(answer.reasoning)
-        written += sum(len(call.name) + len(call.arguments) for call in answer.tool_calls)
-        usage = checked(answer.usage, length, written, _UNTAUGHT, self.place)
         if usage.estimated:
             flags.add("usage_estimated")
         if sent.left_out:

@@ -23,8 +23,8 @@ _UP, _DOWN = 0.5, 0.1
 _DROPPED = 0.6
 #: what a server may put around a prompt, and think beside an answer, tokens
 _HIDDEN_PROMPT, _HIDDEN_ANSWER = 20_000, 200_000
-#: no text has so few tokens: one in as many characters
-_SPARSEST = 1000
+#: no text has so few tokens, even where a part of it was cut: one in as many characters
+_SPARSEST = 100
 #: windows that can be meant, tokens
 _SMALLEST, _LARGEST = 128, 2**27
 

@@ -80,9 +80,9 @@ async def test_an_overflow_is_shortened_once_more(words: str) -> None:
     assert asked.clock.slept == []
 
 
-@pytest.mark.parametrize("words", [words for name, words in OVERFLOWS.items() if name != "no numbers"])
-async def test_a_window_that_was_told_is_remembered(words: str) -> None:
-    """The next long request is shortened before it is sent."""
+@pytest.mark.parametrize("words", OVERFLOWS.values(), ids=OVERFLOWS)
+async def test_what_fitted_is_remembered(words: str) -> None:
+    """The next long request is shortened before it is sent, whether the refusal had numbers or not."""
     async with asking(failed(400, words), counted(2600), retries=0) as asked:
         await asked.complete(LONG)
         await asked.complete(LONG)
