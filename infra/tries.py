@@ -92,7 +92,9 @@ class Tries:
         if not in_time:
             tries += f", and no time for another within {endpoint.deadline_s:g} s"
             return ModelUnavailable(failure.kind, f"{told} ({tries})", failure.status)
-        if not self._breaker.retry(self._budget):
+        # A try that the server asks for itself, by a time or by loading its model, is no burden to it.
+        invited = failure.retry_after_s is not None or failure.kind == "warming_up"
+        if not invited and not self._breaker.retry(self._budget):
             tries += f", and none of the {self._budget} that this process may make again is left: "
             tries += f"{ANSWERS_A_TRY} answers earn one"
             return ModelUnavailable(failure.kind, f"{told} ({tries})", failure.status)

@@ -129,6 +129,14 @@ def test_without_a_budget_tries_are_not_shared() -> None:
     assert all(outcome(tries(breaker), [failed(503)]) == "" for _ in range(500))
 
 
+def test_a_try_that_the_server_asks_for_spends_nothing() -> None:
+    """It says when, or that it loads its model: many calls that wait as told are no storm."""
+    breaker = Breaker()
+    for failure in (failed(429, retry_after="1"), failed(503, "Loading model"), failed(503, "try again in 2s")):
+        assert outcome(tries(breaker, budget=1), [failure] * 5) == ""
+    assert breaker.retried == 0
+
+
 def test_what_ends_a_call_anyway_spends_nothing() -> None:
     """Refusals, stops and last tries leave the tries to others."""
     breaker = Breaker()
