@@ -21,6 +21,7 @@ from workers.sources import server
 from workers.tables import Column
 from workers.terminal import clipped
 from workers.views.operations import Standing, standing
+from workers.views.pace import pace_said
 from workers.views.runs import run_row
 from workers.views.standing import FINISHED
 
@@ -111,6 +112,13 @@ def _print(output: Output, found: Standing) -> None:
         empty="no run is open",
     )  # fmt: skip
     output.line()
+    if found.spending:
+        output.line("budgets and pace")
+        output.table(
+            [Column("run"), Column("spent"), Column("pace", wide=True)],
+            [[one.run, one.told or "-", "; ".join(map(pace_said, one.pace)) or "-"] for one in found.spending],
+        )
+        output.line()
     output.line("dead letters")
     output.table(
         [Column("cause"), Column("count", "right"), Column("last"), Column("error"), Column("episodes", wide=True)],

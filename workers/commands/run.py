@@ -107,7 +107,7 @@ def show(invocation: Invocation, run: str | None) -> None:
         async with server(invocation) as there:
             log = await there.newest() if run is None else await there.existing(run)
             found = (await summarized_at_hand(prices, there.store, log)).summary()
-            spent = await there.ledger.spent(log.run) if there.ledger is not None and found.budget else None
+            spent = await there.ledger.spent(log.run) if there.ledger is not None else None
             return replace(found, spent=spent, pace=await there.pace(log.run).seen())
 
     one = run_async(work)
@@ -199,6 +199,8 @@ def _print_usage(output: Output, one: Summary) -> None:
             for use in rows
         ],
     )  # fmt: skip
+    if one.spent is not None and one.total is not None and (others := one.spent.calls - one.total.calls) > 0:
+        output.note(f"note: {others:,} more calls have failed, or belong to stages that have not ended")
     if one.total is not None and one.total.unpriced:
         output.note(f"note: without a price, or of unknown size: {', '.join(one.total.unpriced)}")
 

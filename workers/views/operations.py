@@ -5,13 +5,19 @@ from collections.abc import Iterable
 from msgspec import Struct
 from msgspec.structs import replace
 
+from events.codec import decode
 from events.ids import RunId
+from events.kinds import Noted, RunStarted
 from infra.banks.generations import Serving
 from infra.leases import Holder
 from infra.operations import Operation
+from infra.pacing import Seen
 from infra.rq_queue import RqQueue
 from infra.rq_standing import HostFacts
-from runtime.ports import JobFailure, LogOverview
+from infra.spending import Spent
+from runtime.ports import JobFailure, LogOverview, Role
+from runtime.settings import Budget
+from workers.budget import asked_models, budget_in, shown
 from workers.connections import Server
 from workers.views.runs import DAMAGED, run_row
 
@@ -57,6 +63,18 @@ class CoordinatorRow(Struct, frozen=True, kw_only=True):
     bank_doubt: str = ""
 
 
+class SpendingRow(Struct, frozen=True, kw_only=True):
+    """An open run that may spend so much, or whose endpoints are asked at a pace."""
+
+    run: RunId
+    #: None = no bounds
+    budget: Budget | None
+    spent: Spent | None
+    #: spent of each bound, in words; "" without bounds
+    told: str
+    pace: list[Seen]
+
+
 class DeadLetters(Struct, frozen=True, kw_only=True):
     """Failed jobs of one cause."""
 
@@ -78,6 +96,7 @@ class Standing(Struct, frozen=True, kw_only=True):
     queues: list[QueueRow]
     workers: list[HostFacts]
     coordinators: list[CoordinatorRow]
+    spending: list[SpendingRow]
     dead_letters: list[DeadLetters]
     #: what people did to the server, newest first
     operations: list[Operation]
@@ -129,7 +148,8 @@ async def standing(there: Server, queue: RqQueue) -> Standing:
         Unreachable: it does not answer.
     """
     depths, oldest, others = await queue.depths(), await queue.oldest_s(), await queue.others()
-    rows = open_runs(await there.store.overview())
+    overview = await there.store.overview()
+    rows = open_runs(overview)
     coordinators = [_banked(_held(row, await there.leases.holder(row.run)), await _serving(there, row)) for row in rows]
     failures = [(row.run, one) for row in rows for one in await there.failures.of(row.run)]
     return Standing(
@@ -140,9 +160,34 @@ async def standing(there: Server, queue: RqQueue) -> Standing:
         ],
         workers=await queue.hosts(),
         coordinators=coordinators,
+        spending=[
+            found
+            for seen in overview
+            if any(row.run == seen.run and row.status != DAMAGED for row in rows)
+            and (found := await _spending(there, seen)) is not None
+        ],
         dead_letters=dead_letters(failures),
         operations=await there.operations.newest(5),
     )
+
+
+async def _spending(there: Server, seen: LogOverview) -> SpendingRow | None:
+    """What an open run has spent of its budget, and how fast it asks; None where neither is bounded."""
+    budget, models = Budget(), dict[Role, str]()
+    for recorded in seen.told:
+        match decode(recorded):
+            case RunStarted(config=config):
+                budget, models = budget_in(config.operational), asked_models(config.models)
+            case Noted(topic="operational", facts=facts):
+                budget = budget_in(facts, budget)
+            case _:
+                pass
+    pace = await there.pace(seen.run).seen()
+    if budget.is_free and not pace:
+        return None
+    spent = await there.ledger.spent(seen.run) if there.ledger is not None and not budget.is_free else None
+    told = shown(spent, budget, models) if spent is not None else ""
+    return SpendingRow(run=seen.run, budget=None if budget.is_free else budget, spent=spent, told=told, pace=pace)
 
 
 def _held(row: CoordinatorRow, holder: Holder | None) -> CoordinatorRow:

@@ -8,8 +8,8 @@ def pace_said(seen: Seen) -> str:
     parts = [
         f"{seen.held} under way",
         f"at most {seen.limit} at once (adaptive)" if seen.limit is not None else "",
-        f"{seen.waiting} processes wait" if seen.waiting else "",
-        f"{seen.requests:,} requests and {seen.tokens:,} tokens in the past minute",
+        f"processes that wait: {seen.waiting}" if seen.waiting else "",
+        f"{seen.requests:,} asked in the past minute, {seen.tokens:,} tokens",
         f"held off for {seen.held_off_s:.0f} s by the endpoint" if seen.held_off_s else "",
     ]
     return f"{seen.model}: {', '.join(part for part in parts if part)}"
