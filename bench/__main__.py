@@ -30,7 +30,7 @@ RESULTS = Path(__file__).parent / "results"
 #: the files of the table, in its order
 ROWS = (
     "append", "replay", "small_replay", "million", "decide", "recall", "orchestration", "makespan", "memory", "growth",
-    "startup", "bank", "embedding",
+    "startup", "bank", "embedding", "model",
 )  # fmt: skip
 QUICK = 0.02
 #: two BLAS threads spin against each other on a shared machine

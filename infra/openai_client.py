@@ -14,11 +14,10 @@ second response, HTTP/1.0, `Connection: close`, a 200 that holds something else.
 import zlib
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
+from contextlib import AsyncExitStack, aclosing
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import partial
 from ipaddress import ip_address
 from math import inf
 from typing import Any, Final
@@ -28,7 +27,7 @@ import anyio
 import httpx2
 import msgspec
 from msgspec import Raw, Struct
-from openai import AsyncOpenAI, DefaultAsyncHttpx2Client, Timeout
+from openai import AsyncOpenAI, DefaultAsyncHttpx2Client, RequestOptions, Timeout
 
 from events.errors import BadInput
 from infra.breaker import Breaker
@@ -44,8 +43,8 @@ from runtime.settings import EndpointSettings, ServerSettings
 LARGEST_ANSWER, LARGEST_ERROR, LARGEST_STREAM = 2**24, 2**16, 2**26
 #: how long a stream may take to end after its end mark, seconds; the answer is there already
 _ENDS_S: Final = 0.25
-#: the SDK's own mark on a request: who made it reads the body
-_UNREAD: Final = "x-stainless-raw-response"
+#: the SDK's own mark on a request, which is not sent: who made it reads the body
+_UNREAD: Final = {"x-stainless-raw-response": "stream"}
 #: what we ask not to be sent, and can read all the same
 _PACKED: Final = frozenset({"gzip", "x-gzip", "deflate"})
 
@@ -140,26 +139,25 @@ class Clients:
 
         Args:
             endpoint: where to ask.
-            parameters: what the SDK is called with; `stream_options` None = not sent.
+            parameters: the body's fields, those of `extra_body` beside them; `stream_options` None = not sent.
             limit_s: for all of it.
 
         Raises:
             Failed: with what it means.
         """
-        fields = dict(parameters)
+        fields = {name: value for name, value in parameters.items() if name != "extra_body"}
         if endpoint.stream:
             fields = {"stream": True, "stream_options": {"include_usage": True}, **fields}
+        if fields.get("stream_options", 0) is None:
+            del fields["stream_options"]
         cap = parameters.get("max_completion_tokens", parameters.get("max_tokens"))
         call = _Call(
             shape=_Completion,
-            sent=_encoded(fields),
+            sent=_encoded({**fields, **parameters.get("extra_body", {})}),
             cap=cap if isinstance(cap, int) else None,
             first_byte_s=endpoint.first_byte_timeout_s or inf,
         )
-        if fields.get("stream_options", 0) is None:
-            del fields["stream_options"]
-        create = self.of(endpoint).chat.completions.with_streaming_response.create
-        return await _exchanged(partial(create, **fields), call, endpoint, limit_s)
+        return await self._exchanged(endpoint, "/chat/completions", call, limit_s)
 
     async def embeddings(self, endpoint: ServerSettings, parameters: Mapping[str, Any], limit_s: float) -> bytes:
         """The body of one answer to an embedding's `parameters`, whole within `limit_s`.
@@ -168,8 +166,7 @@ class Clients:
             Failed: with what it means.
         """
         call = _Call(shape=_Rows, sent=_encoded(parameters), cap=None, first_byte_s=inf)
-        create = self.of(endpoint).embeddings.with_streaming_response.create
-        return (await _exchanged(partial(create, **parameters), call, endpoint, limit_s)).body
+        return (await self._exchanged(endpoint, "/embeddings", call, limit_s)).body
 
     async def models(self, endpoint: ServerSettings, limit_s: float) -> bytes:
         """The body of the endpoint's list of models, whole within `limit_s`.
@@ -178,42 +175,45 @@ class Clients:
             Failed: with what it means.
         """
         call = _Call(shape=_Rows, sent=b"", cap=None, first_byte_s=inf)
-        list_ = self.of(endpoint).models.with_streaming_response.list
-        return (await _exchanged(list_, call, endpoint, limit_s)).body
+        return (await self._exchanged(endpoint, "/models", call, limit_s)).body
+
+    async def _exchanged(self, endpoint: ServerSettings, path: str, call: _Call, limit_s: float) -> Exchange:
+        """What the response hook has read.
+
+        Raises:
+            Failed: there is nothing within `limit_s`; what there is instead.
+        """
+        if limit_s <= 0:
+            raise Failed(too_slow(limit_s))
+        client, began, within = self.of(endpoint), anyio.current_time(), _CALL.set(call)
+        try:
+            with anyio.fail_after(limit_s), call.waiting:
+                async with aclosing(await _asked(client, path, call.sent, endpoint.connect_timeout_s)):
+                    return Exchange(
+                        body=call.body,
+                        headers=call.headers,
+                        first_byte_s=call.first_at - call.sent_at,
+                        total_s=anyio.current_time() - began,
+                        streamed=call.streamed,
+                    )
+        except TimeoutError as error:
+            raise Failed(too_slow(limit_s)) from error
+        except Failed:
+            raise
+        except Exception as error:  # the SDK raises outside its own tree too: nothing of it passes
+            raise Failed(_failure(error, endpoint.connect_timeout_s)) from error
+        finally:
+            _CALL.reset(within)
+        raise Failed(late(call.first_byte_s))
 
 
-async def _exchanged(
-    asking: Callable[..., AbstractAsyncContextManager[Any]], call: _Call, endpoint: ServerSettings, limit_s: float
-) -> Exchange:
-    """What the response hook has read.
-
-    Raises:
-        Failed: there is nothing within `limit_s`; what there is instead.
-    """
-    if limit_s <= 0:
-        raise Failed(too_slow(limit_s))
+async def _asked(client: AsyncOpenAI, path: str, sent: bytes, connect_s: float) -> httpx2.Response:
+    """The SDK's request with a body of ours: it would look at every field of every message, and write it once more."""
     # The SDK's other limits would begin anew with each byte of a slow answer.
-    timeout = Timeout(None, connect=endpoint.connect_timeout_s)
-    began, within = anyio.current_time(), _CALL.set(call)
-    try:
-        with anyio.fail_after(limit_s), call.waiting:
-            async with asking(timeout=timeout):
-                return Exchange(
-                    body=call.body,
-                    headers=call.headers,
-                    first_byte_s=call.first_at - call.sent_at,
-                    total_s=anyio.current_time() - began,
-                    streamed=call.streamed,
-                )
-    except TimeoutError as error:
-        raise Failed(too_slow(limit_s)) from error
-    except Failed:
-        raise
-    except Exception as error:  # the SDK raises outside its own tree too: nothing of it passes
-        raise Failed(_failure(error, endpoint.connect_timeout_s)) from error
-    finally:
-        _CALL.reset(within)
-    raise Failed(late(call.first_byte_s))
+    options = RequestOptions(timeout=Timeout(None, connect=connect_s), headers=_UNREAD)
+    if sent:
+        return await client.post(path, cast_to=httpx2.Response, content=sent, options=options)
+    return await client.get(path, cast_to=httpx2.Response, options=options)
 
 
 def _failure(error: Exception, connect_s: float) -> Failure:
@@ -280,7 +280,6 @@ def _headers_of(key: str) -> Callable[[httpx2.Request], Awaitable[None]]:
             "accept": "application/json",
             "accept-encoding": "identity",
             "user-agent": "chime",
-            _UNREAD: request.headers[_UNREAD],
         }
         if (length := request.headers.get("content-length")) is not None:
             headers |= {"content-type": "application/json", "content-length": length}
