@@ -242,11 +242,11 @@ def read_merged(text: str) -> str:
     """The merged text, stripped.
 
     Raises:
-        UnreadableAnswer: none, or an empty one.
+        UnreadableAnswer: none, an empty one, or one that is far too long.
     """
     merged = find_object(clean_text(text), "text")["text"]
-    if not isinstance(merged, str) or not merged.strip():
-        raise UnreadableAnswer("text", '"text" must be a text that is not empty.')
+    if not isinstance(merged, str) or not merged.strip() or len(merged) > _TEXT_CAP:
+        raise UnreadableAnswer("text", f'"text" must be a text that is not empty, of at most {_TEXT_CAP} characters.')
     return clean_text(merged).strip()
 
 

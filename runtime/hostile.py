@@ -26,7 +26,7 @@ _LOOKALIKES = str.maketrans(
     "аеорсухіјѕһԁԛԝвнкмтАЕОРСУХІЈЅНКМТВοναικρτυχΑΒΕΖΗΙΚΜΝΟΡΤΥΧ",
     "aeopcyxijshdqwbhkmtAEOPCYXIJSHKMTBovaikptuxABEZHIKMNOPTYX",
 )
-_LATIN_WORD = re.compile(r"[^\W\d_]*[a-zA-Z][^\W\d_]*")
+_WORD = re.compile(r"[^\W\d_]+")
 
 _ANSI = re.compile(
     r"\x1b|\x9b|[\u241b\u2409]\[|\\(?:x1b|033|e|u001b|u\{1b\}|27)\s?[\[\]]|%1b(?:\[|%5b)|\^\[\[|&#(?:27|x0*1b);",
@@ -143,7 +143,7 @@ def findings(text: str) -> Iterator[tuple[str, bool]]:
     yield "control_character", any(_is_control(one) for one in suspect)
     yield "bidi_character", any(one in _BIDI for one in suspect)
     yield "invisible_character", bool(suspect) and _hides(suspect)
-    yield "homoglyph", bool(suspect) and any(_is_mixed(word) for word in _LATIN_WORD.findall(plain(suspect)))
+    yield "homoglyph", bool(suspect) and any(_is_mixed(word) for word in _WORD.findall(plain(suspect)))
     readings = _readings(text)
     for reason, pattern in _PATTERNS.items():
         yield reason, any(pattern.search(one) for one in readings)

@@ -126,10 +126,10 @@ REASONS: tuple[Reason, ...] = (
     ),
 )  # fmt: skip
 
-_EMAIL = r"[A-Za-z0-9._%+-]+@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+"
+_EMAIL = r"[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63})+"
 _UUID = r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 #: letters and digits in one word with four digits or more, or six digits and more
-_CODE = r"(?<![\w.])(?=[A-Za-z0-9_-]*[0-9](?:[A-Za-z_-]*[0-9]){3})[A-Za-z0-9_-]{6,}(?![\w])"
+_CODE = r"(?<![\w.])(?=[A-Za-z0-9_-]{0,64}[0-9](?:[A-Za-z_-]{0,64}[0-9]){3})[A-Za-z0-9_-]{6,}(?![\w])"
 _IDENTIFIER = re.compile(f"{_EMAIL}|{_UUID}|{_CODE}")
 
 _QUOTED = re.compile(r"\"([^\"\n]{4,200})\"|`([^`\n]{4,200})`|'([^'\n]{4,200})'(?!\w)|“([^”\n]{4,200})”")

@@ -277,7 +277,9 @@ def test_usefulness():
     assert read(written('"concrete": true, "usefulness": 0.25')).execution.usefulness_e4 == 2500
 
 
-@pytest.mark.parametrize("text", ['{"text": ""}', '{"text": 1}', '{"a": "b"}', "a", ""])
+@pytest.mark.parametrize(
+    "text", ['{"text": ""}', json.dumps({"text": "a" * 8_001}), '{"text": 1}', '{"a": "b"}', "a", ""]
+)
 def test_no_merged_text(text):
     """A merged text that is empty or none is refused."""
     with pytest.raises(UnreadableAnswer):

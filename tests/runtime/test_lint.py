@@ -236,3 +236,12 @@ def test_any_text_is_linted(text):
     names = [row.name for row in REASONS]
     found = reasons(text, text)
     assert found == [name for name in names if name in found]
+
+
+@pytest.mark.parametrize(
+    "part",
+    ["а", "aа", "漢", "<a ", "ignore ", "previous ", "![", "&#60;", "password: ", "👩\u200d", "a+", "sk-", "\n"],
+)  # fmt: skip
+def test_a_long_text_is_linted(part):
+    """A text twice as long as any that is linted, and made to take long, comes back."""
+    assert "too_long" in reasons(part * (16_000 // len(part)))
