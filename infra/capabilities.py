@@ -60,7 +60,7 @@ _STREAM_ONLY = re.compile(
     r"|stream[`'\" ]*(?:must|should|has to) be (?:set to )?[`'\" ]*true|set[`'\" ]+stream[`'\" ]*(?:=|to)[`'\" ]*true",
     re.IGNORECASE,
 )
-_SWITCH_WANTED = re.compile(r"enable_thinking\W*(?:must|should|has to|必须)", re.IGNORECASE)
+_SWITCH_WANTED = re.compile(r"enable[_ ]thinking\W*(?:must|should|has to|can ?not|必须)", re.IGNORECASE)
 _THINKING_BACK = re.compile(r"reasoning[_ ]content", re.IGNORECASE)
 #: about a tool of this request: others may be taken
 _PARTICULAR = re.compile(
@@ -83,7 +83,7 @@ class Abilities(Struct, frozen=True, kw_only=True):
     #: several calls in one message of the history
     parallel_tools: bool = True
     #: `profile` = as the settings say
-    thinking: Literal["profile", "dashscope", "minimal", "low", "none"] = "profile"
+    thinking: Literal["profile", "minimal", "low", "none", "dashscope"] = "profile"
     #: tool turns come back with thinking text
     echo: bool = False
     #: `setting` = as the settings say
@@ -125,7 +125,7 @@ _LOWER: tuple[tuple[str, Callable[[Any, Any], Any]], ...] = (
     ("system", _ladder("system", "developer", "user")),
     ("tools", _ladder("native", "text")),
     ("parallel_tools", _ladder(True, False)),
-    ("thinking", _ladder("profile", "dashscope", "minimal", "low", "none")),
+    ("thinking", _ladder("profile", "minimal", "low", "none", "dashscope")),
     ("echo", _ladder(False, True)),
     ("stream", _ladder("setting", "never", "always")),
     ("stream_usage", _ladder(True, False)),
@@ -219,9 +219,11 @@ def _with_system(abilities: Abilities, reason: str) -> Abilities:
 def _with_thinking(abilities: Abilities, reason: str, model: ModelSettings) -> Abilities:
     if _THINKING_BACK.search(reason):
         return replace(abilities, echo=True)
-    sends = abilities.thinking != "profile" or model.thinking == "dashscope"
-    if _SWITCH_WANTED.search(reason) and not sends:
+    sent = _switch(model.thinking, abilities)
+    if _SWITCH_WANTED.search(reason) and "enable_thinking" not in sent:
         return replace(abilities, thinking="dashscope")
+    if not sent or abilities.thinking == "dashscope":
+        return abilities
     tried = abilities.thinking
     if model.thinking == "openai" and tried in ("profile", "minimal"):
         offered = [one for one in _EFFORT.findall(reason) if one != tried]

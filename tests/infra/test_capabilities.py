@@ -93,6 +93,28 @@ STEPS: dict[str, tuple[dict[str, Any], Failure, ChatRequest, str, dict[str, Any]
                                          "non-streaming calls"), PLAIN, "none", {"thinking": "dashscope"}),
     "the switch is wanted, in Chinese": ({}, refused("thinking", "400 parameter.enable_thinking必须设置为false"), PLAIN,
                                          "openai", {"thinking": "dashscope"}),
+    "the switch is wanted, in other words": (
+        {},
+        refused("thinking", "400 enable thinking can not be support when `stream=False`."),
+        PLAIN,
+        "none",
+        {"thinking": "dashscope"},
+    ),
+    "the switch is wanted where another one was refused": (
+        {"thinking": "none"},
+        refused("thinking", "400 parameter.enable_thinking must be set to false"),
+        PLAIN,
+        "vllm",
+        {"thinking": "dashscope"},
+    ),
+    "the switch is wanted and refused": (
+        {"thinking": "dashscope"},
+        refused("thinking", "400 Unknown parameter: 'enable_thinking'"),
+        PLAIN,
+        "none",
+        None,
+    ),
+    "no switch was sent": ({}, refused("thinking", "400 this model always thinks"), PLAIN, "none", None),
     "the switch was sent": ({}, refused("thinking", "400 enable_thinking must be set to true"), PLAIN, "dashscope",
                             {"thinking": "none"}),
     "the least effort": ({}, refused("thinking", "400 'reasoning_effort' does not support 'none'. Supported values "
@@ -342,7 +364,7 @@ def test_every_ability_has_a_ladder() -> None:
     """A field that is added and forgotten would not be learnt from others."""
     other = {
         "format": "text", "max_tokens": "none", "most_tokens": 7, "temperature": False, "system": "user",
-        "tools": "text", "parallel_tools": False, "thinking": "none", "echo": True, "stream": "always",
+        "tools": "text", "parallel_tools": False, "thinking": "dashscope", "echo": True, "stream": "always",
         "stream_usage": False, "window": 4096,
     }  # fmt: skip
     assert set(other) == {field.name for field in fields(Abilities)}
