@@ -228,7 +228,7 @@ class WeaviateBank:
                 wrong.append(f"the {stage} bank holds {count} rows, not {len(wanted)}")
             whole = count < wire.MOST
             for part in _chunks(wanted, wire.MOST if whole else _CHECKED):
-                # What is found by birth has a vector too; of other rows, where there are any, only a search of all tells.
+                # What is found by birth has a vector too; of other rows only a search of all tells.
                 for born in (None, at) if whole and count != len(wanted) else (at,):
                     filters = wire.filters(born, None if whole else [row.id for row in part])
                     found = await self._ids(stage, part[0], count + 1 if whole else len(part) + 1, filters)
