@@ -236,14 +236,17 @@ def _client(endpoint: ServerSettings, key: str, clock: Clock, rest_s: float) -> 
         raise BadInput(f"{endpoint.api_key_env} holds characters that no key has; is it a line of something else?")
     try:
         transport = WatchedTransport(endpoint.base_url, is_local=_is_loopback(host), rest_s=rest_s)
-    except (ValueError, ImportError) as error:
+    except (ValueError, ImportError, httpx2.InvalidURL) as error:
         raise BadInput(f"the environment's proxy for {endpoint.base_url}: {error}") from error
     http = DefaultAsyncHttpx2Client(
         follow_redirects=False,
         transport=transport,
         event_hooks={"request": [_headers_of(key)], "response": [_reader(clock)]},
     )
-    return AsyncOpenAI(api_key=key or "none", base_url=endpoint.base_url, max_retries=0, http_client=http)
+    try:
+        return AsyncOpenAI(api_key=key or "none", base_url=endpoint.base_url, max_retries=0, http_client=http)
+    except (ValueError, httpx2.InvalidURL) as error:
+        raise BadInput(f"base_url {endpoint.base_url!r}: {error}") from error
 
 
 def _host(base_url: str) -> str:

@@ -190,7 +190,19 @@ async def test_a_question_that_json_has_no_form_for_is_refused(value: object) ->
 
 @pytest.mark.parametrize(
     "base_url",
-    ["", "localhost:8000/v1", "ftp://host/v1", "http://", "http://host:99999/v1", "http://host:x/v1", "http://[::1/v1"],
+    [
+        "",
+        "localhost:8000/v1",
+        "ftp://host/v1",
+        "http://",
+        "http://host:99999/v1",
+        "http://host:x/v1",
+        "http://[::1/v1",
+        "http://ho\x00st/v1",
+        "http://host/\x7f",
+        "http://xn--zz\u2603/v1",
+        "http://" + "h" * 70_000,
+    ],
 )
 async def test_an_address_that_cannot_be_asked_is_refused_at_once(base_url: str) -> None:
     """No retries over a typing error."""
