@@ -249,7 +249,8 @@ def test_an_answer_that_was_broken_off_is_asked_for_again(word: str) -> None:
 )
 def test_a_refusal_is_a_refusal(message: Any) -> None:
     """Whatever stands beside it, and whatever the server says of the end."""
-    for choice in ({}, {"finish_reason": "stop"}):
+    endings: list[dict[str, Any]] = [{}, {"finish_reason": "stop"}]
+    for choice in endings:
         answer = said(message, **choice)
         assert (answer.content, answer.finish_reason) == ("I cannot help.", "refusal")
 
