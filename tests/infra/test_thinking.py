@@ -1,5 +1,7 @@
 """Thinking told apart from the answer: a table of forms, and of answers that keep every word."""
 
+from typing import Any
+
 import pytest
 
 from infra.thinking import Spoken, thought_in, told_apart
@@ -65,7 +67,7 @@ FORMS = {
 
 
 @pytest.mark.parametrize(("said", "answer", "thought"), FORMS.values(), ids=FORMS)
-def test_thinking_is_taken_out(said, answer, thought):
+def test_thinking_is_taken_out(said: str, answer: str, thought: str) -> None:
     """Of the answer nothing is lost but white space around a block."""
     assert told_apart(said) == Spoken(answer, thought)
 
@@ -90,7 +92,7 @@ def test_thinking_is_taken_out(said, answer, thought):
         "The token `<|channel|>analysis` begins it.",
     ],
 )
-def test_an_answer_keeps_every_word(said):
+def test_an_answer_keeps_every_word(said: str) -> None:
     """A mark in code, in JSON, or in a sentence about it is the answer's own."""
     assert told_apart(said) == Spoken(said, "")
 
@@ -115,7 +117,7 @@ def test_an_answer_keeps_every_word(said):
         ({"content": "yes"}, ""),
     ],
 )
-def test_a_message_has_fields_for_thinking(message, thought):
+def test_a_message_has_fields_for_thinking(message: dict[str, Any], thought: str) -> None:
     """Each text once, in whichever field and form it comes."""
     assert thought_in(message) == thought
 
@@ -137,13 +139,13 @@ def test_a_message_has_fields_for_thinking(message, thought):
     ],
     ids=lambda text: text[:12],
 )
-def test_a_vast_text_is_told_apart_in_time(said):
+def test_a_vast_text_is_told_apart_in_time(said: str) -> None:
     """Work grows with the length, not with its square."""
     spoken = told_apart(said)
     assert len(spoken.answer) + len(spoken.thought) <= len(said)
 
 
-def test_very_many_blocks_leave_no_thinking_behind():
+def test_very_many_blocks_leave_no_thinking_behind() -> None:
     """What is beyond the bound counts as thinking too: an answer is lost rather than a thought let through."""
     said = "".join(f"<think>marker {n}</think>" for n in range(1000)) + "yes"
     assert "marker" not in told_apart(said).answer
