@@ -108,6 +108,14 @@ class _Got:
     answer: ChatAnswer | None = None
     streamed: bool = False
     failure: Failure | None = None
+    #: the key that was sent, which an answer may repeat
+    secret: str = ""
+
+    @property
+    def nothing(self) -> Verdict:
+        """What follows from no answer: only a refusal says no."""
+        refused = self.failure is not None and self.failure.action in ("change", "refuse", "stop")
+        return "no" if refused else "unknown"
 
     @property
     def status(self) -> int | None:
@@ -117,12 +125,12 @@ class _Got:
     def text(self) -> str:
         """What came back, in a few words."""
         if self.failure is not None:
-            return said(self.failure.reason)[:_SHOWN]
+            return said(self.failure.reason, self.secret)[:_SHOWN]
         assert self.answer is not None  # noqa: S101 - one of the two is there
         answer = self.answer
         called = [f"{one.name}({one.arguments})" for one in answer.tool_calls]
         parts = [answer.content, *called, f"[thinking] {answer.reasoning}" if answer.reasoning else ""]
-        return said(" ".join(part for part in parts if part) or "(empty)")[:_SHOWN]
+        return said(" ".join(part for part in parts if part) or "(empty)", self.secret)[:_SHOWN]
 
 
 @dataclass(slots=True)
@@ -158,17 +166,15 @@ class _Probe:
             exchange = await self.clients.post(endpoint, asked, self.limit_s)
             answer = completion(exchange.body, request, _KEY, datetime.fromisoformat(self.clock.utc()))
         except Failed as failed:
-            return _Got(failure=failed.failure.shown(secret))
-        return _Got(answer=answer, streamed=exchange.streamed)
+            return _Got(failure=failed.failure.shown(secret), secret=secret)
+        return _Got(answer=answer, streamed=exchange.streamed, secret=secret)
 
-    def found(self, ability: str, verdict: Verdict, sent: str, got: _Got, note: str = "") -> None:
-        text = f"{note}: {got.text}" if note else got.text
-        self.findings[ability] = Finding(ability=ability, verdict=verdict, sent=sent, status=got.status, got=text)
+    def found(self, ability: str, verdict: Verdict, sent: str, got: _Got) -> None:
+        self.findings[ability] = Finding(ability=ability, verdict=verdict, sent=sent, status=got.status, got=got.text)
 
-    def judge_plain(self, answer: ChatAnswer) -> None:
+    def judge_plain(self, got: _Got, answer: ChatAnswer) -> None:
         """What the plain answer tells beside itself."""
-        sent = "a plain question"
-        got, taken = _Got(answer=answer), self.abilities
+        sent, taken = "a plain question", self.abilities
         usage, self.prompt_tokens = answer.usage, answer.usage.prompt_tokens
         counted = f"prompt {usage.prompt_tokens}, answer {usage.completion_tokens} tokens"
         self._told("usage", "yes" if _is_sane(usage) else "no", sent, counted)
@@ -202,7 +208,7 @@ class _Probe:
 
     async def by_call(self) -> None:
         got = await self.ask(_BY_SCHEMA, format="tool")
-        verdict: Verdict = "no"
+        verdict = got.nothing
         if got.answer is not None:
             made = [one for one in got.answer.tool_calls if _follows_schema(one.arguments)]
             verdict = "yes" if made else "accepted, not enforced"
@@ -214,7 +220,7 @@ class _Probe:
 
     def _tools_verdict(self, got: _Got) -> Verdict:
         if got.answer is None:
-            return "no"
+            return got.nothing
         if got.answer.tool_calls:
             return "yes"
         counted, plain = got.answer.usage.prompt_tokens, self.prompt_tokens
@@ -225,16 +231,18 @@ class _Probe:
     async def with_two(self) -> None:
         got = await self.ask(_WITH_TWO)
         made = len(got.answer.tool_calls) if got.answer is not None else 0
-        verdict: Verdict = "no" if got.answer is None else "yes" if made > 1 else "unknown"
+        verdict: Verdict = got.nothing if got.answer is None else "yes" if made > 1 else "unknown"
         self.found("several calls", verdict, "a tool, and a plea to call it twice", got)
 
     async def with_history(self) -> None:
         got = await self.ask(_HISTORY)
-        self.found("tool history", "yes" if got.answer else "no", "a call with an id of ours, and its result", got)
+        self.found(
+            "tool history", "yes" if got.answer else got.nothing, "a call with an id of ours, and its result", got
+        )
 
     async def counting(self) -> None:
         got = await self.ask(_COUNTING, cap=_FEW_TOKENS)
-        verdict: Verdict = "no"
+        verdict = got.nothing
         if got.answer is not None:
             counted = got.answer.usage.completion_tokens
             kept = got.answer.finish_reason == "length" and (counted is None or counted <= 2 * _FEW_TOKENS)
@@ -243,7 +251,7 @@ class _Probe:
 
     async def as_stream(self) -> None:
         got = await self.ask(_PLAIN, stream="always")
-        verdict: Verdict = "no" if got.answer is None else "yes" if got.streamed else "accepted, not enforced"
+        verdict: Verdict = got.nothing if got.answer is None else "yes" if got.streamed else "accepted, not enforced"
         self.found("stream", verdict, "a plain question, stream", got)
         if got.streamed and got.answer is not None:
             counted = got.answer.usage.completion_tokens
@@ -252,7 +260,7 @@ class _Probe:
     async def with_switch(self, profile: Thinking) -> None:
         got = await self.ask(_PLAIN, switch=profile)
         off = got.answer is not None and not _thinks(got.answer)
-        verdict: Verdict = "no" if got.answer is None else "yes" if off else "accepted, not enforced"
+        verdict: Verdict = got.nothing if got.answer is None else "yes" if off else "accepted, not enforced"
         self.found(f"thinking = {profile}", verdict, "a plain question, with this switch", got)
 
     async def list_models(self) -> int | None:
@@ -260,8 +268,9 @@ class _Probe:
         try:
             listed = object_in(await self.clients.models(self.endpoint, self.limit_s)).get("data")
         except Failed as failed:
-            got = _Got(failure=failed.failure.shown(self.clients.key(self.endpoint)))
-            self.found("listed", "no", "GET /models", got)
+            secret = self.clients.key(self.endpoint)
+            got = _Got(failure=failed.failure.shown(secret), secret=secret)
+            self.found("listed", got.nothing, "GET /models", got)
             return None
         rows = [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
         ours = next((one for one in rows if one.get("id") == self.model.model), None)
@@ -295,8 +304,8 @@ class _Probe:
             answers=answer is not None,
             kind=failure.kind if failure else "",
             reason=failure.reason if failure else "",
-            served=said(answer.model) if answer else "",
-            fingerprint=said(answer.fingerprint) if answer else "",
+            served=said(answer.model, plain.secret) if answer else "",
+            fingerprint=said(answer.fingerprint, plain.secret) if answer else "",
             context_tokens=window,
             findings=sorted(self.findings.values(), key=lambda one: _order(one.ability)),
             settings=self._settings(window) if answer else {},
@@ -357,7 +366,7 @@ async def probe(
         tasks.start_soon(listed)
         plain = await one.plain()
     if plain.answer is not None:
-        one.judge_plain(plain.answer)
+        one.judge_plain(plain, plain.answer)
         await _side_by_side(one.questions(plain.answer, briefly=briefly))
     return one.probed(plain, window[0])
 
@@ -390,7 +399,7 @@ def _is_sane(usage: TokenUsage) -> bool:
 
 def _formed(got: _Got, is_formed: Callable[[str], bool]) -> Verdict:
     if got.answer is None:
-        return "no"
+        return got.nothing
     if is_formed(got.answer.content):
         return "yes"
     # Cut off within an object: perhaps the one that was asked for.

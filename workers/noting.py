@@ -11,6 +11,7 @@ from events.kinds import Noted
 from events.log import Recorded
 from infra.calls import CallStore, UnreadableCall, calls_of
 from infra.capabilities import NOTHING_LEARNT, Learnt, Place, facts, learnt_from, shown
+from infra.model_errors import said
 from infra.openai_client import Clients
 from runtime.logger import Logger
 from runtime.ports import CallKey, ChatAnswer, ChatModel, ChatRequest, EventLog, Role
@@ -57,9 +58,9 @@ class Notes:
         self._known: dict[Place, list[Served]] = {}
         self._beginning = anyio.Lock()
 
-    def read(self, said: Sequence[Recorded], places: Mapping[Role, Place]) -> None:
+    def read(self, stream: Sequence[Recorded], places: Mapping[Role, Place]) -> None:
         """Take over what the run's own stream says, whoever has learnt it."""
-        self._noted = learnt_from(one.facts for one in _notes(said, CAPABILITIES))
+        self._noted = learnt_from(one.facts for one in _notes(stream, CAPABILITIES))
         for place in set(places.values()):
             if (learnt := self._noted.get(shown(place))) is not None:
                 self._clients.learnt[place] = self._clients.learnt.get(place, NOTHING_LEARNT).also(learnt)
@@ -82,7 +83,7 @@ class Notes:
 
     async def answered(self, place: Place, roles: Sequence[Role], answer: ChatAnswer) -> None:
         """Warn and note where another model answers than the one that the run began with."""
-        now = Served(answer.model, answer.fingerprint)
+        now = _served(answer.model, answer.fingerprint)
         async with self._beginning:
             if place not in self._known:
                 self._known[place] = [await self._first(place, roles) or now]
@@ -98,8 +99,8 @@ class Notes:
         base_url, asked = shown(place)
         where = {"base_url": base_url, "model": asked}
         served = {"served": now.model, "fingerprint": now.fingerprint}
-        said = [one.facts for one in _notes(await self._log.read_stream(RUN_STREAM), MODEL_CHANGED)]
-        here = [one for one in said if one.items() >= where.items()]
+        noted = [one.facts for one in _notes(await self._log.read_stream(RUN_STREAM), MODEL_CHANGED)]
+        here = [one for one in noted if one.items() >= where.items()]
         if len(here) < _CHANGES and not any(one.items() >= served.items() for one in here):
             earlier = {"served_before": before.model, "fingerprint_before": before.fingerprint}
             await tell(self._log, Noted(topic=MODEL_CHANGED, facts={**where, **earlier, **served}))
@@ -111,7 +112,7 @@ class Notes:
         except UnreadableCall:
             return None
         named = [one for one in records if one.model and one.role in roles and one.asked in ("", place[1])]
-        return Served(named[0].model, named[0].fingerprint) if named else None
+        return _served(named[0].model, named[0].fingerprint) if named else None
 
 
 class NotedModel:
@@ -133,7 +134,12 @@ class NotedModel:
         return answer
 
 
-def _notes(said: Sequence[Recorded], topic: str) -> Iterator[Noted]:
-    for one in said:
+def _served(model: str, fingerprint: str) -> Served:
+    """Names as they may be shown and kept: a server may put anything there."""
+    return Served(said(model), said(fingerprint))
+
+
+def _notes(stream: Sequence[Recorded], topic: str) -> Iterator[Noted]:
+    for one in stream:
         if one.kind == "noted" and isinstance(event := decode(one), Noted) and event.topic == topic:
             yield event

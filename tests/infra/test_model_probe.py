@@ -166,6 +166,28 @@ async def test_an_object_that_is_cut_off_says_nothing() -> None:
     )  # fmt: skip
 
 
+async def test_a_server_that_is_busy_is_not_one_that_refuses() -> None:
+    """What was not answered for another reason is unknown, and leads to no setting."""
+
+    def answer(request: Request) -> bytes:
+        if request.path.endswith("/models") or {"tools", "response_format"} & set(request.body):
+            return failed(429, "slow down")
+        return completion({"content": "ready"}, usage=usage(40, 1))
+
+    async with answering(answer) as server:
+        found = await probed(server.url)
+    told = verdicts(found)
+    names = ("listed", "json_schema", "json_object", "forced call", "tools", "several calls", "tool history")
+    assert {told[name] for name in names} == {"unknown"}
+    assert (told["answer"], found.settings) == ("yes", {})
+
+
+async def test_an_answer_that_repeats_the_key_does_not_show_it() -> None:
+    """Nor does an error; what was sent stays between us and the endpoint."""
+    async with answering(lambda _: completion({"content": f"You sent {SECRET}."}, model=SECRET)) as server:
+        assert SECRET[:8] not in str(await probed(server.url))
+
+
 @pytest.mark.parametrize(
     ("reply", "kind"),
     [
