@@ -91,11 +91,17 @@ class Notes:
         if not all(one.differs(now) for one in known) or len(known) > _CHANGES:
             return
         known.append(now)
-        before = known[0]
         _log.warning(
-            "model_changed", run_id=self._log.run, model=place[1], before=before.model, now=now.model,
-            fingerprint_before=before.fingerprint, fingerprint_now=now.fingerprint,
+            "model_changed", run_id=self._log.run, model=place[1], before=known[0].model, now=now.model,
+            fingerprint_before=known[0].fingerprint, fingerprint_now=now.fingerprint,
         )  # fmt: skip
+        try:
+            await self._note_change(place, known[0], now)
+        except BaseException:
+            known.remove(now)
+            raise
+
+    async def _note_change(self, place: Place, before: Served, now: Served) -> None:
         base_url, asked = shown(place)
         where = {"base_url": base_url, "model": asked}
         served = {"served": now.model, "fingerprint": now.fingerprint}

@@ -17,6 +17,7 @@ from infra.calls import MemoryCalls, RecordedCalls
 from infra.list_log import ListLog
 from infra.openai_client import Clients
 from infra.openai_model import OpenAIModel
+from runtime.errors import StoreAway
 from runtime.ports import ChatModel, Role
 from runtime.settings import EndpointSettings, ModelSettings
 from workers.noting import CAPABILITIES, MODEL_CHANGED, NotedModel, Notes
@@ -52,6 +53,9 @@ class Bodies:
 
     def __init__(self) -> None:
         self.kept: dict[str, bytes] = {}
+
+    async def get(self, _: RunId, name: str) -> bytes:
+        return self.kept[name]
 
     async def put_many(self, _: RunId, bodies: list[bytes]) -> list[str]:
         names = [f"{len(self.kept) + n}" for n, _ in enumerate(bodies)]
@@ -194,3 +198,32 @@ async def test_a_router_with_a_name_for_each_answer() -> None:
         for ordinal in range(9):
             await one.ask(ordinal)
         assert len(await noted(log, MODEL_CHANGED)) == 3
+
+
+class AwayOnce:
+    """A log whose server is away for one append."""
+
+    def __init__(self, log: Any) -> None:
+        self._log, self.run, self.read_stream, self.away = log, log.run, log.read_stream, True
+
+    async def append(self, *given: Any) -> Any:
+        if self.away:
+            self.away = False
+            raise StoreAway("away")
+        return await self._log.append(*given)
+
+
+@pytest.mark.parametrize("topic", [CAPABILITIES, MODEL_CHANGED])
+async def test_a_note_that_could_not_be_written_is_written_with_the_next_answer(topic: str) -> None:
+    """The job that meets the outage begins again, and finds its answer recorded."""
+    answers = {CAPABILITIES: [REFUSED, OK], MODEL_CHANGED: [completion(model="m-1"), completion(model="m-2")]}
+    async with run_at(*answers[topic]) as (_, log, process):
+        one = await process()
+        if topic == MODEL_CHANGED:
+            await one.ask(1)
+        one.notes._log = AwayOnce(log)
+        with pytest.raises(StoreAway):
+            await one.ask(2)
+        assert await noted(log, topic) == []
+        await one.ask(2)
+        assert len(await noted(log, topic)) == 1
