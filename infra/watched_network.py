@@ -9,7 +9,7 @@ that does not pass is closed, and the client's pool takes another.
 import ssl
 import urllib.request
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
 import anyio
@@ -112,7 +112,9 @@ class _WatchedNetwork(httpcore2.AsyncNetworkBackend):
     """What the SDK's transport connects with."""
 
     def __init__(self, rest_s: float) -> None:
-        self._network, self._rest_s = httpcore2.AnyIOBackend(), rest_s
+        # Its stand-in, where anyio is missing, is no backend: the type is of either.
+        self._network = cast("httpcore2.AsyncNetworkBackend", httpcore2.AnyIOBackend())
+        self._rest_s = rest_s
 
     @override
     async def connect_tcp(
