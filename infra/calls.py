@@ -319,7 +319,12 @@ class RecordedCalls:
         """Kept for the reader, under a field of its own: a failure is never an answer."""
         record = await self._record(request, asked, key, began, None)
         told = msgspec.structs.replace(
-            record, error=error.kind, reason=error.reason, error_class=type(error).__name__, status=error.status
+            record,
+            error=error.kind,
+            reason=error.reason,
+            error_class=type(error).__name__,
+            status=error.status,
+            usage=error.usage or TokenUsage(),
         )
         await self._store.put(key.run, f"{key.id} {asked.sha256} failed {record.at}", msgspec.json.encode(told))
 

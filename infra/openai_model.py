@@ -24,18 +24,24 @@ from infra.capabilities import (
 )
 from infra.completion import completion
 from infra.fitting import Fitting, Sent, tokens_of
+from infra.model_context import characters_in
 from infra.model_errors import Failed, Failure, said
 from infra.openai_client import Clients, Exchange
 from infra.pacing import UNPACED, Pace
 from infra.redaction import redacted
+from infra.token_estimates import TokenEstimates, checked
 from infra.transcripts import LONGEST, Transcript, Transcripts
 from infra.tries import Tries
+from infra.usage import together, usage_told, with_tries
 from runtime.errors import ModelRefused, ModelUnavailable, RunStopped
 from runtime.logger import Logger
-from runtime.ports import CallKey, ChatAnswer, ChatRequest, Clock, Role
+from runtime.ports import CallKey, ChatAnswer, ChatRequest, Clock, Role, TokenUsage
 from runtime.settings import EndpointSettings, ModelSettings
 
 _log = Logger("chime.model")
+
+#: what is known of a place that nobody has asked
+_UNTAUGHT, _NOWHERE = TokenEstimates(), ("", "")
 
 #: how much of a refusal is kept as evidence, characters
 _EVIDENCE_CHARS = 160
@@ -79,7 +85,12 @@ class OpenAIModel:
         """As `runtime.ports.ChatModel.complete`."""
         wire = _Wire(self._clients.key(self._endpoints[request.role]))
         try:
-            return await self._complete(_sendable(request), key, wire)
+            answer = await self._complete(_sendable(request), key, wire)
+        except (RunStopped, ModelRefused, ModelUnavailable) as final:
+            final.usage = together(wire.spent)
+            raise
+        else:
+            return replace(answer, usage=with_tries(answer.usage, together(wire.spent)))
         finally:
             if self._transcripts is not None and wire.sent:
                 self._transcripts.put(key, wire.transcript())
@@ -98,7 +109,7 @@ class OpenAIModel:
                 answer = await self._answer(fitting, sent, abilities, tries, wire)
             except Failed as failed:
                 failure, told, cause = failed.failure, failed.failure.shown(secret), failed.__cause__
-                wire.failed(told, failed.body)
+                wire.failed(told, failed.body, sent)
             else:
                 self._learn(place, found)
                 tries.answered()
@@ -167,6 +178,8 @@ class _Wire:
         self._received = ""
         self._first_byte_ms: int | None = None
         self._failed: list[str] = []
+        #: what failed tries came to, where the endpoint has said so
+        self.spent: list[TokenUsage] = []
         self._requests = 0
 
     def begin(self, sent: dict[str, Any]) -> None:
@@ -179,10 +192,14 @@ class _Wire:
         self._received = exchange.body.decode("utf-8", "replace")
         self._first_byte_ms = round(1000 * exchange.first_byte_s)
 
-    def failed(self, failure: Failure, body: str) -> None:
+    def failed(self, failure: Failure, body: str, sent: Sent) -> None:
         """The request has come to nothing; `failure` as it may be shown."""
         self._received = body or self._received
         self._failed.append(f"{failure.kind}: {failure.reason}")
+        if (told := usage_told(self._received)) is not None:
+            # What cannot be true becomes unknown, and an estimate of what failed is no word of the endpoint's.
+            length = characters_in(sent.request.messages, sent.request.tools)
+            self.spent.append(checked(told, length, len(self._received), _UNTAUGHT, _NOWHERE))
 
     def transcript(self) -> Transcript:
         """Of the call, which has ended."""

@@ -12,7 +12,8 @@ are added. Where the total says that the thinking is not among the answer's toke
 (negative, a fraction, text, beyond 2^40) is not said. Whether a count can be true is judged by `infra.token_estimates`.
 """  # noqa: E501 - a table
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from runtime.ports import TokenUsage
@@ -41,6 +42,51 @@ def usage_in(given: object) -> TokenUsage:
     if thinking and answer is not None and _first(given, _TOTAL) == (prompt or 0) + answer + thinking:
         answer += thinking
     return TokenUsage(prompt_tokens=prompt, completion_tokens=answer, cached_tokens=cached, reasoning_tokens=thinking)
+
+
+def usage_told(body: str) -> TokenUsage | None:
+    """What a body says of tokens, whatever else is wrong with it; None where it says nothing."""
+    try:
+        plain = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    told = usage_in(plain.get("usage")) if isinstance(plain, dict) else TokenUsage()
+    return told if told != TokenUsage() else None
+
+
+def together(told: Sequence[TokenUsage]) -> TokenUsage | None:
+    """What several tries came to, as far as one said so; None where none did."""
+
+    def total(counts: Sequence[int | None]) -> int | None:
+        said = [count for count in counts if count is not None]
+        return sum(said) if said else None
+
+    if not told:
+        return None
+    return TokenUsage(
+        prompt_tokens=total([one.prompt_tokens for one in told]),
+        completion_tokens=total([one.completion_tokens for one in told]),
+        cached_tokens=total([one.cached_tokens for one in told]),
+        reasoning_tokens=total([one.reasoning_tokens for one in told]),
+    )
+
+
+def with_tries(usage: TokenUsage, before: TokenUsage | None) -> TokenUsage:
+    """`usage` of an answer and what its failed tries came to."""
+    if before is None:
+        return usage
+
+    def more(count: int | None, told: int | None) -> int | None:
+        return None if count is None else count + (told or 0)
+
+    return TokenUsage(
+        prompt_tokens=more(usage.prompt_tokens, before.prompt_tokens),
+        completion_tokens=more(usage.completion_tokens, before.completion_tokens),
+        cached_tokens=more(usage.cached_tokens, before.cached_tokens),
+        reasoning_tokens=more(usage.reasoning_tokens, before.reasoning_tokens),
+        estimated_prompt_tokens=more(usage.estimated_prompt_tokens, before.prompt_tokens),
+        estimated_completion_tokens=more(usage.estimated_completion_tokens, before.completion_tokens),
+    )
 
 
 def _first(given: Mapping[str, Any], names: tuple[str, ...]) -> int | None:

@@ -3,12 +3,25 @@
 from msgspec import UNSET
 
 from events.kinds import Usage
+from runtime.errors import ModelRefused, ModelUnavailable
 from runtime.ports import ChatAnswer, TokenUsage
 
 
 def usage_of(answer: ChatAnswer) -> Usage:
     """One call with the tokens its endpoint counted, and our estimate where it did not."""
     return call_usage(answer.usage)
+
+
+def failed_usage(error: ModelUnavailable | ModelRefused) -> Usage | None:
+    """One call that gave no answer, with the tokens that its endpoint has counted; None where it has not, as a rule."""
+    if (told := error.usage) is None:
+        return None
+    return Usage(
+        prompt_tokens=told.prompt_tokens or 0,
+        completion_tokens=told.completion_tokens or 0,
+        calls=1,
+        cached_tokens=UNSET if told.cached_tokens is None else told.cached_tokens,
+    )
 
 
 def call_usage(told: TokenUsage) -> Usage:

@@ -34,7 +34,7 @@ from events.kinds import (
     Usage,
 )
 from events.rules import confident, merges, nearest, text_sha256
-from runtime.calls import usage_of
+from runtime.calls import failed_usage, usage_of
 from runtime.context import Context, Progress, progress
 from runtime.diagnosis import Judgement, Lesson, read_merged
 from runtime.errors import EmbeddingFailed, ModelRefused, ModelUnavailable, UnreadableAnswer
@@ -449,8 +449,9 @@ class _Stages:
         key = self._key("gate", ordinal)
         try:
             answer = await ctx.model.complete(ChatRequest(role="gate", messages=messages, schema=MERGED_SCHEMA), key)
-        except (ModelUnavailable, ModelRefused):
-            return None, Usage(), []
+        except (ModelUnavailable, ModelRefused) as error:
+            told = failed_usage(error)
+            return (None, Usage(), []) if told is None else (None, told, [key.id])
         proposal = None
         if answer.finish_reason in DECLINED_STOPS:
             self._log.info("merge_unusable", stage=stage, reason=answer.finish_reason)

@@ -23,6 +23,7 @@ ChimeError
 """
 
 from events.errors import BadInput, BudgetSpent, ChimeError, Mismatch, Unreachable
+from runtime.ports import TokenUsage
 
 
 class MissingBlob(Mismatch):
@@ -44,8 +45,11 @@ class StoreAway(Unreachable):
 class ModelUnavailable(Unreachable):
     """No usable answer from the endpoint within the retries.
 
-    `kind` is the error class, a short word; `status` the HTTP status of the last try, where there was one.
+    `kind` is the error class, a short word; `status` the HTTP status of the last try, where there was one; `usage` what
+    its tries came to, where the endpoint has said so.
     """
+
+    usage: TokenUsage | None = None
 
     def __init__(self, kind: str, reason: str, status: int | None = None) -> None:
         self.kind, self.reason, self.status = kind, reason, status
@@ -69,6 +73,8 @@ class RunStopped(Unreachable):
     `kind` is `unreachable`, `endpoint_down` (one call after the other gets no answer), `key`, `quota`,
     `model_not_found`, `not_found` or `redirect`; `status` as in `ModelUnavailable`.
     """
+
+    usage: TokenUsage | None = None
 
     def __init__(self, kind: str, reason: str, status: int | None = None) -> None:
         self.kind, self.reason, self.status = kind, reason, status
@@ -103,6 +109,8 @@ class ModelRefused(ChimeError):
     `kind` is the error class, a short word (`context`, `content_filter` ...), or how an answer that a stage needs ended
     (`refusal`, `content_filter`, `length`, `empty`); `status` as in `ModelUnavailable`.
     """
+
+    usage: TokenUsage | None = None
 
     def __init__(self, kind: str, reason: str, status: int | None = None) -> None:
         self.kind, self.reason, self.status = kind, reason, status

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from events.codec import clean_text
 from events.kinds import EnvironmentAttempt, Usage
 from runtime.actions import read_action, resent, tool_name, tool_schema
-from runtime.calls import usage_of
+from runtime.calls import failed_usage, usage_of
 from runtime.errors import (
     EnvironmentCrashed,
     EnvironmentFailed,
@@ -211,11 +211,12 @@ class Executor:
         key = replace(self.key, ordinal=self.key.ordinal + len(self.calls))
         try:
             answer = await self.model.complete(attempt.request(), key)
-        except ModelUnavailable:
-            attempt.stop = MODEL_STOP
-            return None
-        except ModelRefused as error:
-            attempt.stop = error.kind if error.kind in _REFUSED_STOPS else MODEL_STOP
+        except (ModelUnavailable, ModelRefused) as error:
+            refused = isinstance(error, ModelRefused) and error.kind in _REFUSED_STOPS
+            attempt.stop = error.kind if refused else MODEL_STOP
+            if (told := failed_usage(error)) is not None:
+                self.calls.append(key.id)
+                self.usage += told
             return None
         self.calls.append(key.id)
         self.usage += usage_of(answer)

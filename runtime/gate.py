@@ -21,7 +21,7 @@ from events.kinds import (
     StageExperiences,
     Usage,
 )
-from runtime.calls import usage_of
+from runtime.calls import failed_usage, usage_of
 from runtime.diagnosis import Judgement
 from runtime.errors import ModelRefused, ModelUnavailable, UnreadableAnswer
 from runtime.logger import Logger
@@ -184,10 +184,12 @@ async def judge(
         call = replace(key, retry=retry)
         try:
             answer = await model.complete(ChatRequest(role="gate", messages=asked, schema=dict(schema)), call)
-        except ModelUnavailable:
-            return judged(None, "model_unavailable")
-        except ModelRefused as error:
-            return judged(None, _own_word(error.kind) or "refused")
+        except (ModelUnavailable, ModelRefused) as error:
+            if (told := failed_usage(error)) is not None:
+                usage += told
+                calls.append(call.id)
+            refused = isinstance(error, ModelRefused)
+            return judged(None, _own_word(error.kind) or "refused" if refused else "model_unavailable")
         usage += usage_of(answer)
         calls.append(call.id)
         if answer.finish_reason in _DECLINED:
