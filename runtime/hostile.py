@@ -57,8 +57,10 @@ _ROLE = re.compile(
       | ^[ \t]{{0,20}}\#{{2,3}}[ \t]{{0,5}}(?:system|assistant|instructions?|response|human|user)\s?:?\s{{0,5}}$""",
     re.IGNORECASE | re.VERBOSE | re.MULTILINE,
 )
+#: what our own prompts set their parts apart with (`runtime.prompting`)
+SECTION_MARKS = "task|experiences|plan|trajectory|outcome|policy|tools|existing|new"
 _SECTION = re.compile(
-    r"<\s{0,9}/?\s{0,9}(?:task|experiences|plan|trajectory|outcome|policy|tools|existing|new)\s{0,9}>"
+    rf"<\s{{0,9}}/?\s{{0,9}}(?:{SECTION_MARKS})\s{{0,9}}>"
     r"|\[\s{0,9}[PE]\s{0,9}[0-9]{1,4}\s{0,9}\]",
     re.IGNORECASE,
 )

@@ -17,7 +17,7 @@ from events.bank import Item
 from events.codec import clean_text
 from events.errors import BadInput, UnknownName
 from events.ids import RunId, Stage
-from runtime.hostile import TEMPLATE_BRACKETS, TEMPLATE_TAGS, alike, seen
+from runtime.hostile import SECTION_MARKS, TEMPLATE_BRACKETS, TEMPLATE_TAGS, alike, seen
 from runtime.ports import Blobs
 from runtime.task import Message, Tool
 
@@ -36,10 +36,9 @@ PLACEHOLDERS: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "merge": (frozenset({"scenario", "existing", "new"}), frozenset({"limit"})),
 }
 
-_MARKS = "task|experiences|plan|trajectory|outcome|policy|tools|existing|new"
 #: what begins a mark, ours or a template's, and a line that poses as a memory
 _MARK = re.compile(
-    rf"(?P<tag><)(?=\s*/?\s*(?:{_MARKS})\b|{TEMPLATE_TAGS})|(?P<bracket>\[)(?={TEMPLATE_BRACKETS})"
+    rf"(?P<tag><)(?=\s*/?\s*(?:{SECTION_MARKS})\b|{TEMPLATE_TAGS})|(?P<bracket>\[)(?={TEMPLATE_BRACKETS})"
     r"|^(?P<indent>[^\S\n]*)\[(?=\s*[PE]\s*[0-9]+\s*\])",
     re.IGNORECASE | re.MULTILINE,
 )
