@@ -69,8 +69,8 @@ def _candidates(text: str, names: Collection[str]) -> tuple[list[dict[str, Any]]
             value = _parsed(piece)
         except _Twice as error:
             raise UnreadableAnswer("duplicate", f"the field {str(error)[:40]!r} stands twice and differs.") from error
-        except (ValueError, ArithmeticError, RecursionError) as error:
-            why = str(error) if isinstance(error, json.JSONDecodeError | _NoJson) else "a number or a nest is too large"
+        except (ValueError, ArithmeticError) as error:
+            why = str(error) if isinstance(error, json.JSONDecodeError | _NoJson) else "a number is too large"
             none = UnreadableAnswer("broken", f"the JSON object cannot be read: {why}.")
             continue
         if _is_schema(value, names):
@@ -99,7 +99,7 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 def _parsed(piece: str) -> dict[str, Any]:
-    """Raises: ValueError, ArithmeticError, RecursionError: it is no JSON, too deep, or too large a number."""
+    """Raises: ValueError, ArithmeticError: it is no JSON, too deep, or too large a number."""
     depth = deepest = 0
     for bracket in _BRACKET.finditer(piece):
         depth += (bracket[0] in "{[") - (bracket[0] in "}]")

@@ -16,6 +16,7 @@ from typing import Any
 
 from events.parameters import Parameters
 from runtime.hostile import findings, plain
+from runtime.json_values import too_deep
 from runtime.task import Message
 
 
@@ -266,10 +267,13 @@ def _results(trajectory: Sequence[Message]) -> Iterator[str]:
 
 
 def _values(text: str) -> Iterator[str]:
+    """Every string inside `text`, where it is JSON; how deep it may nest must not depend on who calls."""
     try:
-        yield from _strings(json.loads(text))
+        value = json.loads(text)
     except (ValueError, RecursionError):
         return
+    if not too_deep(value):
+        yield from _strings(value)
 
 
 def _strings(value: Any) -> Iterator[str]:

@@ -227,6 +227,13 @@ def test_an_odd_trajectory_does_not_stop_the_lint():
     assert lint("", f'{GOOD} "a1 b2"', [], Parameters()) == []
 
 
+@pytest.mark.parametrize(("levels", "found"), [(64, ["copied_result"]), (65, []), (500, [])])
+def test_values_are_found_as_deep_as_an_event_may_nest(levels, found):
+    """A fixed depth decides, not how much of the stack is left where the lint is called."""
+    answered = {"role": "tool", "content": "[" * levels + '"room 7b, east"' + "]" * levels}
+    assert lint("", f'{GOOD} "room 7b, east"', [answered], Parameters()) == found
+
+
 HOSTILE = st.text(st.sampled_from("<>[]|/\\&;#x1be=:\"'` \n\u200b\u202e\x1bаPE1tasksystem．＜"), max_size=400)
 
 
