@@ -6,7 +6,7 @@
 #   make test-st the tests with a real sentence-transformers model, in .st-venv: torch takes minutes and 6 GB once
 #   make test-llama  the wire against a real llama.cpp server with a small real model, in .llama-venv (130 MB)
 #   make real-model  a real model of 1.5 billion weights (1.1 GB) plays tasks that resemble each other, with memory
-#                and without, its gate beside rules: TASKS=18 RUN_MINUTES=none
+#                and without, its gate beside rules: TASKS=18
 #   make chaos   200 kills of real processes, minutes of hostile input and 1,000 simulated worlds:
 #                MINUTES=10 KILLS=200 SEED=<seconds since 1970>
 #   make lint    ruff, mypy --strict, pyright, import-linter, deptry

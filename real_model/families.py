@@ -15,10 +15,7 @@ SMALLEST = 5
 
 def families(ids: Iterable[str]) -> dict[str, list[str]]:
     """Family -> the ids of its tasks, in their order; those with `SMALLEST` tasks or more."""
-    found: defaultdict[str, list[str]] = defaultdict(list)
-    for id_ in ids:
-        found[id_.rsplit("_", 1)[-1].split("-")[1]].append(id_)
-    return {family: tasks for family, tasks in found.items() if len(tasks) >= SMALLEST}
+    return {family: tasks for family, tasks in _by_family(ids).items() if len(tasks) >= SMALLEST}
 
 
 def stream(found: dict[str, list[str]], limit: int) -> list[str]:
@@ -29,7 +26,11 @@ def stream(found: dict[str, list[str]], limit: int) -> list[str]:
 
 def later(ids: Iterable[str]) -> set[str]:
     """Of a stream, the last three tenths of each family: where a memory has had its chance."""
+    return {id_ for tasks in _by_family(ids).values() for id_ in tasks[7 * len(tasks) // 10 :]}
+
+
+def _by_family(ids: Iterable[str]) -> dict[str, list[str]]:
     found: defaultdict[str, list[str]] = defaultdict(list)
     for id_ in ids:
         found[id_.rsplit("_", 1)[-1].split("-")[1]].append(id_)
-    return {id_ for tasks in found.values() for id_ in tasks[7 * len(tasks) // 10 :]}
+    return found

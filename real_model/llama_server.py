@@ -20,6 +20,7 @@ FIRST_PORT, LAST_PORT = 20_000, 32_000
 
 
 def main() -> None:
+    """Print the address, then `ready` once the model is loaded; serve until told to end."""
     parser = argparse.ArgumentParser(description="Serve a GGUF file over HTTP, on loopback.")
     parser.add_argument("model", help="path of a .gguf file")
     parser.add_argument("--slots", type=int, default=1, help="requests at once")

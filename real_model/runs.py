@@ -50,6 +50,14 @@ class Played:
 def play(arm: Arm, home: Path, run: str, tasks: Sequence[str], planner: str, model: str) -> None:
     """Play `tasks` one after the other; a run of that name goes on.
 
+    Args:
+        arm: what the run remembers, and who judges it.
+        home: where BFCL is installed, and the run is kept.
+        run: its name.
+        tasks: ids, in the order in which they are played.
+        planner: address of the model that plans and executes.
+        model: its name there.
+
     Raises:
         ChimeFailed: with what the command said.
     """

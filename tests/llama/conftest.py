@@ -12,7 +12,7 @@ from scripted_endpoint import openai_model
 
 from infra.clock import SystemClock
 from infra.openai_model import OpenAIModel
-from runtime.settings import EndpointSettings, ModelSettings
+from runtime.settings import EndpointSettings, ModelSettings, Thinking
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = ROOT / ".llama-venv"
@@ -58,10 +58,10 @@ def opened(llama: str) -> Opened:
     """Opens an executor's and a gate's model in front of the server."""
 
     @asynccontextmanager
-    async def make(max_tokens: int = 24, **changes: Any) -> AsyncIterator[OpenAIModel]:
+    async def make(max_tokens: int = 24, thinking: Thinking = "none", **changes: Any) -> AsyncIterator[OpenAIModel]:
         # Loading takes seconds, and on a busy machine many: 503 is asked again until it is done.
         endpoint = EndpointSettings(base_url=llama, api_key_env="", retries=100, **changes)
-        settings = ModelSettings(model="smollm2", max_tokens=max_tokens)
+        settings = ModelSettings(model="smollm2", max_tokens=max_tokens, thinking=thinking)
         models, endpoints = dict.fromkeys(("executor", "gate"), settings), dict.fromkeys(("executor", "gate"), endpoint)
         async with openai_model(models, endpoints, {}, SystemClock()) as model:
             yield model

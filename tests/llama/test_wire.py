@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import msgspec
 import pytest
 
 from events.ids import RunId, StreamId
@@ -124,13 +123,11 @@ async def test_a_history_with_a_call_and_its_answer_is_taken(opened: Opened) -> 
     assert answer.content or answer.tool_calls
 
 
-async def test_a_thinking_switch_that_the_server_does_not_know_is_harmless(opened: Opened) -> None:
-    """Every profile is sent by itself, and each is answered."""
-    async with opened(max_tokens=4) as model:
-        models = model._models
-        for thinking in ("dashscope", "vllm", "deepseek"):
-            model._models = {role: msgspec.structs.replace(one, thinking=thinking) for role, one in models.items()}
-            assert (await model.complete(request(SHORT), KEY)).usage.completion_tokens
+@pytest.mark.parametrize("thinking", ["dashscope", "vllm", "deepseek"])
+async def test_a_thinking_switch_that_the_server_does_not_know_is_harmless(opened: Opened, thinking: str) -> None:
+    """The switches of other servers are sent, and the question is answered."""
+    async with opened(max_tokens=4, thinking=thinking) as model:
+        assert (await model.complete(request(SHORT), KEY)).usage.completion_tokens
 
 
 def test_the_probe_tells_what_this_server_can_do(llama: str, tmp_path: Path) -> None:
