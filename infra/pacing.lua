@@ -159,5 +159,9 @@ if op == 'renew' then
   kept()
 elseif op == 'leave' then
   forget_wait(request)
+  if redis.call('ZREM', held, request) == 1 then
+    redis.call('HINCRBY', state, 'tokens', -tonumber(redis.call('HGET', tokens, request) or 0))
+    redis.call('HSET', tokens, request, 0)
+  end
 end
 return false

@@ -140,7 +140,7 @@ class Counts(Protocol):
         ...
 
     async def leave(self, place: Place, request: str) -> None:
-        """`request` does not wait any more."""
+        """`request` does not wait any more; where it was let in meanwhile, it is over."""
         ...
 
     async def seen(self) -> list[Seen]:
@@ -151,11 +151,10 @@ class Counts(Protocol):
 class Turn:
     """One request that is under way."""
 
-    def __init__(self, reserved: int) -> None:
+    def __init__(self) -> None:
         self.outcome: Outcome = "neither"
         #: that it came to; None = as reserved
         self.tokens: int | None = 0
-        self.reserved = reserved
         #: what a 429 asked for, seconds
         self.retry_after_s = 0.0
 
@@ -193,8 +192,8 @@ class Unpaced:
     @asynccontextmanager
     async def request(self, place: Place, endpoint: EndpointSettings, tokens: int) -> AsyncIterator[Turn]:
         """As `Pace.request`, at once."""
-        del place, endpoint
-        yield Turn(tokens)
+        del place, endpoint, tokens
+        yield Turn()
 
 
 UNPACED = Unpaced()
@@ -229,7 +228,7 @@ class Paced:
     @asynccontextmanager
     async def request(self, place: Place, endpoint: EndpointSettings, tokens: int) -> AsyncIterator[Turn]:
         """As `Pace.request`."""
-        bounds, turn = Bounds.of(endpoint), Turn(tokens)
+        bounds, turn = Bounds.of(endpoint), Turn()
         if bounds.is_free:
             yield turn
             return
@@ -246,7 +245,7 @@ class Paced:
 
     async def _begun(self, place: Place, request: str, tokens: int, bounds: Bounds) -> Look:
         """The look that found it to be its turn."""
-        here, slot_s, waits = self._here[place], _SLOT_S, False
+        here, slot_s = self._here[place], _SLOT_S
         async with here.head:
             try:
                 while True:
@@ -254,15 +253,13 @@ class Paced:
                     look = await self._counts.look(place, request, tokens, bounds)
                     if look.admitted:
                         return look
-                    waits = True
                     wait_s = look.wait_s
                     if not wait_s:
                         wait_s, slot_s = slot_s, min(2 * slot_s, _LONGEST_SLOT_S)
                     await self._waited(freed, wait_s)
             except BaseException:
-                if waits:
-                    with anyio.move_on_after(_RELEASE_S, shield=True), suppress(ChimeError):
-                        await self._counts.leave(place, request)
+                with anyio.move_on_after(_RELEASE_S, shield=True), suppress(ChimeError):
+                    await self._counts.leave(place, request)
                 raise
 
     async def _waited(self, freed: anyio.Event, wait_s: float) -> None:

@@ -140,7 +140,10 @@ class LocalCounts:
 
     async def leave(self, place: Place, request: str) -> None:
         """As `Counts.leave`."""
-        self._places[place].waiting.pop(request, None)
+        known = self._places.setdefault(place, _Known())
+        known.waiting.pop(request, None)
+        if known.held.pop(request, None) is not None:
+            known.minute[request].tokens = 0
 
     async def seen(self) -> list[Seen]:
         """As `Counts.seen`."""

@@ -170,6 +170,18 @@ async def test_a_dead_workers_slot_comes_back(counting: Any) -> None:
         assert not (await counts.look(PLACE, "another", 1, two)).admitted
 
 
+async def test_who_leaves_without_knowing_that_it_was_let_in_is_over(counting: Any) -> None:
+    """A caller may be cancelled while it looks: its slot and its tokens are free at once."""
+    async with counting() as counts:
+        one = bounds(tokens=100, concurrent=1)
+        assert (await counts.look(PLACE, "a", 100, one)).admitted
+        await counts.leave(PLACE, "a")
+        assert (await counts.look(PLACE, "b", 100, one)).admitted
+        await counts.leave(PLACE, "never")
+        [seen] = await counts.seen()
+        assert (seen.held, seen.waiting, seen.tokens) == (1, 0, 100)
+
+
 async def test_a_429_holds_everybody(counting: Any) -> None:
     """For as long as it says: others do not run into it."""
     async with counting() as counts:
