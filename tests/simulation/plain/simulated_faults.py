@@ -51,6 +51,7 @@ FATES: dict[str, tuple[Fate, ...]] = {
     "lease.hold": _SERVER,
     "lease.release": _SERVER,
     "intake.stopped": _SERVER,
+    "calls.all": _SERVER,
     "calls.get": _SERVER,
     "calls.put": (*_SERVER, "late"),
     "failures.record": _SERVER,

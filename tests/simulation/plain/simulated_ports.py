@@ -6,7 +6,7 @@ decided; once dead, none of its tasks is heard again, as after SIGKILL: not even
 
 import errno
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from copy import copy
@@ -23,6 +23,7 @@ from events.checkpoint import Checkpoint
 from events.errors import VersionGap
 from events.ids import Position, RunId, StreamId, Version
 from events.log import Draft, Recorded
+from infra.calls import of_stream
 from infra.environments.toy import Toy
 from infra.environments.wire import typed
 from infra.leases import LEASE_S
@@ -391,6 +392,17 @@ class CallsClient:
             return self._server.calls.setdefault(field, (record, CLOCK.now))[0]
 
         return await self._process.call("calls.put", put)
+
+    async def all(self, run: RunId, stream: str | None = None) -> dict[str, bytes]:
+        del run
+
+        async def found() -> dict[str, bytes]:
+            return of_stream({field: record for field, (record, _) in self._server.calls.items()}, stream)
+
+        return await self._process.call("calls.all", found)
+
+    async def discard(self, run: RunId, fields: Collection[str]) -> None:
+        raise AssertionError(f"nobody forgets calls of {run}: {fields}")
 
 
 class BlobsClient:

@@ -196,7 +196,9 @@ class World:
         now = CLOCK.now
         # What is under way slowly arrives while its sender is frozen, and may renew a lease.
         slow = process.disturbed_at > now
-        process.frozen_until = process.disturbed_at = now + self._dice.uniform(1, 20)
+        # Frozen once more it does not wake sooner.
+        process.frozen_until = max(process.frozen_until, now + self._dice.uniform(1, 20))
+        process.disturbed_at = max(process.disturbed_at, process.frozen_until)
         if process.frozen_until > now + TAKEOVER_S and not slow:
             self._expect_takeover(process, now)
 
