@@ -53,6 +53,7 @@ def made(kind: Any) -> st.SearchStrategy[Any]:
         float: floats,
         bool: st.booleans(),
         type(None): st.none(),
+        msgspec.UnsetType: st.just(msgspec.UNSET),
         dict: st.dictionaries(texts, json_values, max_size=3),
     }
     if kind in plain:
