@@ -18,7 +18,7 @@ from events.codec import canonical
 from events.errors import BadInput
 from events.ids import RunId
 from infra.blobs import get_messages, message_list
-from infra.model_errors import said
+from infra.model_errors import unsendable
 from infra.redis_client import our_errors
 from infra.transcripts import Transcripts
 from runtime.calls import call_usage
@@ -349,7 +349,7 @@ def _written(request: ChatRequest) -> _Written:
         messages = [canonical(message) for message in request.messages]
         role, schema, tools = canonical(request.role), canonical(request.schema), canonical(request.tools)
     except (ValueError, TypeError, RecursionError) as error:
-        raise ModelRefused("unsendable", f"the request cannot be written as JSON: {said(str(error))}") from error
+        raise unsendable(error) from error
     # Put together from its parts, as `canonical(request)` would write it.
     whole = b'{"messages":[%b],"role":%b,"schema":%b,"tools":%b}' % (b",".join(messages), role, schema, tools)
     rest = b'{"schema":%b,"tools":%b}' % (schema, tools)

@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from events.codec import canonical
 from events.errors import BadInput
-from infra.model_errors import said
+from infra.model_errors import unsendable
 from runtime.errors import ModelRefused, ModelUnavailable, RunStopped
 from runtime.logger import Logger
 from runtime.ports import CallKey, ChatAnswer, ChatModel, ChatRequest, Role
@@ -119,7 +119,7 @@ def _asked(name: str, request: ChatRequest) -> str:
     try:
         return sha256(canonical([name, request])).hexdigest()
     except (ValueError, TypeError, RecursionError) as error:
-        raise ModelRefused("unsendable", f"the request cannot be written as JSON: {said(str(error))}") from error
+        raise unsendable(error) from error
 
 
 def begin(folder: Path) -> None:
@@ -161,16 +161,16 @@ def _file_of(call: str) -> str:
     return f"{call.replace('/', '.')}.json"
 
 
-def _place(folder: Path, asked: str) -> Path:
+def _folder_of(folder: Path, asked: str) -> Path:
     return folder / asked[:2] / asked
 
 
 def _played(folder: Path, asked: str, key: CallKey) -> _Take | None:
     """What is recorded of this request, by this call where it is; None for nothing."""
-    place = _place(folder, asked)
-    path = place / _file_of(key.id)
+    answers = _folder_of(folder, asked)
+    path = answers / _file_of(key.id)
     if not path.exists():
-        others = sorted(place.glob("*.json"))
+        others = sorted(answers.glob("*.json"))
         if not others:
             return None
         path = others[0]
@@ -182,12 +182,12 @@ def _played(folder: Path, asked: str, key: CallKey) -> _Take | None:
 
 def _written(folder: Path, asked: str, take: _Take) -> None:
     """Whole or not at all. An answer takes the place of an error, as a later try's does, and never the other way."""
-    place = _place(folder, asked)
-    place.mkdir(parents=True, exist_ok=True)
-    path = place / _file_of(take.call)
+    answers = _folder_of(folder, asked)
+    answers.mkdir(parents=True, exist_ok=True)
+    path = answers / _file_of(take.call)
     if take.answer is None and path.exists():
         return
-    unfinished = place / f"{uuid4().hex}.part"
+    unfinished = answers / f"{uuid4().hex}.part"
     _private(unfinished, msgspec.json.encode(take))
     unfinished.replace(path)
 

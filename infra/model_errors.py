@@ -15,6 +15,7 @@ from typing import Any
 from infra.error_table import Action, Capability, Row, Spent, row_of, row_of_words, row_without_status
 from infra.error_text import Told, start, told_in
 from infra.redaction import redacted_strictly
+from runtime.errors import ModelRefused
 
 #: the longest a server may make us wait before we call it unavailable, seconds
 LONGEST_RETRY_AFTER_S = 300.0
@@ -178,6 +179,11 @@ def too_slow(timeout_s: float) -> Failure:
 def late(first_byte_s: float) -> Failure:
     """A try whose answer has not begun."""
     return _failure(row_without_status("first_byte"), f"no answer begun within {first_byte_s:g} s")
+
+
+def unsendable(error: Exception) -> ModelRefused:
+    """A request that holds something JSON has no form for, which `error` says."""
+    return ModelRefused("unsendable", f"the request cannot be written as JSON: {said(str(error))}")
 
 
 def unreachable(reason: str) -> Failure:
