@@ -47,7 +47,7 @@ from runtime.errors import (
 from runtime.logger import Logger
 from runtime.ports import ChatModel, Clock, Embedder, Environment, EventLog, Job, Origin, Role, Taken
 from runtime.prompting import stored_prompts
-from runtime.settings import EndpointSettings, EpisodeSettings, ModelSettings
+from runtime.settings import EndpointSettings, EpisodeSettings, ModelSettings, Price
 from runtime.task import Task
 from workers.bank_store import bank_store
 from workers.budget import budget_in
@@ -298,6 +298,11 @@ class Engine:
         return NotedModel(model, places, notes)
 
     def _model(self, run: RunId, models: Mapping[str, Any], operational: Mapping[str, Any]) -> ChatModel:
+        """What a stage asks: the record of the run's calls, and behind it what is recorded elsewhere, or endpoints.
+
+        Raises:
+            BadInput: the header or the operational part was made by hand, or by other code.
+        """
         try:
             asked = msgspec.convert(models, dict[Role, ModelSettings])
             where = msgspec.convert(operational.get("endpoints", {}), dict[Role, EndpointSettings])
@@ -309,9 +314,9 @@ class Engine:
         transcripts = Transcripts()
         model = self._asking(run, asked, where, transcripts)
         budget, ledger = budget_in(operational), self._there.ledger
-        prices = {role: budget.prices[name] for role, name in names.items() if name in budget.prices}
+        prices: dict[Role, Price] = {role: budget.prices[name] for role, name in names.items() if name in budget.prices}
         if ledger is not None and not budget.is_free:
-            longest_s = {role: one.deadline_s for role, one in where.items()}
+            longest_s: dict[Role, float] = {role: one.deadline_s for role, one in where.items()}
             model = SpendingModel(model, ledger, budget, names, longest_s)
         recording = recording_in(operational)
         # What is played costs nothing; of what is made twice, what the run keeps is written down.
