@@ -1,4 +1,4 @@
-"""How many tokens characters come to, by what each endpoint has counted, and what a model's window holds.
+"""How many tokens characters come to, by what each endpoint has counted, and how a model's window is divided.
 
 A bound on what may be learnt keeps one absurd count from deciding anything: a token has at least a byte, and no model
 packs more than some sixteen characters into one on average.
@@ -26,7 +26,7 @@ _HIDDEN_PROMPT, _HIDDEN_ANSWER = 20_000, 200_000
 #: no text has so few tokens, even where a part of it was cut: one in as many characters
 _SPARSEST = 100
 #: windows that can be meant, tokens
-_SMALLEST, _LARGEST = 128, 2**27
+SMALLEST_WINDOW, LARGEST_WINDOW = 128, 2**27
 
 _N = r"(\d{1,3}(?:,\d{3})+|\d+)"
 _WINDOWS = tuple(
@@ -95,7 +95,6 @@ class TokenEstimates:
     def __init__(self) -> None:
         self._ratios: dict[Place, float] = {}
         self._sparsest: dict[Place, float] = {}
-        self._windows: dict[Place, int] = {}
 
     def tokens(self, place: Place, characters: int) -> int:
         """About how many tokens `characters` come to; more characters never to fewer."""
@@ -118,15 +117,6 @@ class TokenEstimates:
         expected = self._sparsest.get(place, TYPICAL) * characters
         return characters >= _TELLING and tokens < _DROPPED * expected
 
-    def window(self, place: Place) -> int | None:
-        """What the model holds, prompt and answer, as the endpoint has told last."""
-        return self._windows.get(place)
-
-    def learn_window(self, place: Place, tokens: int) -> None:
-        """The endpoint has told it; what no window is teaches nothing."""
-        if _SMALLEST <= tokens <= _LARGEST:
-            self._windows[place] = tokens
-
 
 def told_window(reason: str) -> ToldWindow | None:
     """What a refusal over the context says of the window and of the prompt; None where it has no numbers."""
@@ -136,7 +126,7 @@ def told_window(reason: str) -> ToldWindow | None:
 
 def _first(patterns: tuple[re.Pattern[str], ...], text: str) -> int | None:
     numbers = (int(found[1].replace(",", "")) for one in patterns if (found := one.search(text[:4000])))
-    return next((number for number in numbers if 0 < number <= _LARGEST), None)
+    return next((number for number in numbers if 0 < number <= LARGEST_WINDOW), None)
 
 
 def shares(window: int, max_tokens: int) -> Shares:

@@ -71,15 +71,6 @@ def test_a_prompt_that_a_server_has_cut_in_silence_shows() -> None:
     assert estimates.tokens(HERE, 10_000) == 2500
 
 
-def test_the_window_is_what_the_endpoint_has_told_last() -> None:
-    """Where that can be one."""
-    estimates = TokenEstimates()
-    assert estimates.window(HERE) is None
-    for told in (8192, 4096, 0, 5, -1, 2**40):
-        estimates.learn_window(HERE, told)
-    assert (estimates.window(HERE), estimates.window(THERE)) == (4096, None)
-
-
 @pytest.mark.parametrize(
     ("reason", "window", "prompt"),
     [
