@@ -21,7 +21,7 @@ from infra.blobs import get_messages, message_list
 from infra.model_errors import unsendable
 from infra.redis_client import our_errors
 from infra.transcripts import Transcripts
-from runtime.calls import call_usage
+from runtime.calls import call_usage, cost_usd
 from runtime.errors import ModelRefused, ModelUnavailable, RunStopped, StoreAway
 from runtime.logger import Logger
 from runtime.ports import Blobs, CallKey, ChatAnswer, ChatModel, ChatRequest, Clock, Role, TokenUsage
@@ -331,12 +331,10 @@ class RecordedCalls:
 
 def _cost(usage: TokenUsage, price: Price | None) -> dict[str, Any]:
     """What a log line says of a call's cost: nothing without a price, or where nobody knows the tokens."""
-    told = call_usage(usage)
-    prompt, completion = told.prompt_estimate, told.completion_estimate
-    if price is None or prompt is None or completion is None:
+    cost = cost_usd(call_usage(usage), price)
+    if cost is None:
         return {}
-    cost = round(price.usd(prompt, completion, usage.cached_tokens or 0), 9)
-    return {"cost_usd": cost, **({"estimated": True} if usage.estimated else {})}
+    return {"cost_usd": round(cost, 9), **({"estimated": True} if usage.estimated else {})}
 
 
 def _written(request: ChatRequest) -> _Written:

@@ -1,10 +1,11 @@
-"""What one model call counts for in an event."""
+"""What one model call counts for in an event, and what that costs."""
 
 from msgspec import UNSET
 
 from events.kinds import Usage
 from runtime.errors import ModelRefused, ModelUnavailable
 from runtime.ports import ChatAnswer, TokenUsage
+from runtime.settings import Price
 
 
 def usage_of(answer: ChatAnswer) -> Usage:
@@ -35,3 +36,11 @@ def call_usage(told: TokenUsage) -> Usage:
         estimated_prompt_tokens=UNSET if prompt is None else prompt,
         estimated_completion_tokens=UNSET if completion is None else completion,
     )
+
+
+def cost_usd(usage: Usage, price: Price | None) -> float | None:
+    """USD of `usage`; None without a price, or where nobody counted or estimated."""
+    prompt, completion = usage.prompt_estimate, usage.completion_estimate
+    if price is None or prompt is None or completion is None:
+        return None
+    return price.usd(prompt, completion, 0 if usage.cached_tokens is UNSET else usage.cached_tokens)

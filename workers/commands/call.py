@@ -16,7 +16,8 @@ from infra.calls import CallRecord, Wire, answer_of, calls_of, messages_of, requ
 from infra.clock import SystemClock
 from infra.openai_client import Clients
 from infra.openai_model import OpenAIModel
-from runtime.ports import CallKey, ChatAnswer, Role
+from runtime.calls import call_usage
+from runtime.ports import Blobs, CallKey, ChatAnswer, Role
 from runtime.settings import EndpointSettings, ModelSettings
 from runtime.task import Message
 from workers.commands.episode import episode_number
@@ -28,6 +29,7 @@ from workers.output import Output
 from workers.sources import opened, split_words
 from workers.tables import Column
 from workers.terminal import clipped
+from workers.views.usage import completion_said, counted, prompt_said, usage_said
 
 #: how much of a body a person is shown, characters
 _SHOWN = 4000
@@ -91,23 +93,15 @@ def list_calls(
 
 
 def _cells(one: CallRecord) -> list[object]:
-    usage = one.usage
+    usage = counted(call_usage(one.usage))
     told = [*one.flags, *([f"{one.left_out} characters left out"] if one.left_out else []), one.reason]
     return [
         one.id, one.role, clipped(one.model or one.asked, 30), one.error or one.finish_reason, one.latency_ms,
         "" if one.first_byte_ms is None else one.first_byte_ms,
-        _count(usage.prompt_tokens, usage.estimated_prompt_tokens),
-        "" if usage.cached_tokens is None else usage.cached_tokens,
-        _count(usage.completion_tokens, usage.estimated_completion_tokens), one.requests or "",
+        prompt_said(usage), "" if usage.cached_tokens is None else f"{usage.cached_tokens:,}", completion_said(usage),
+        one.requests or "",
         clipped("; ".join(filter(None, told)), 100),
     ]  # fmt: skip
-
-
-def _count(counted: int | None, estimated: int | None) -> object:
-    """Tokens as the endpoint counted them, about as many where it did not, and unknown where nobody can say."""
-    if counted is not None:
-        return counted
-    return "unknown" if estimated is None else f"~{estimated}"
 
 
 @chime_command("show", short_help="Show one call: what was sent, what came back.")
@@ -184,10 +178,14 @@ async def _named(source: Source, name: str) -> list[CallRecord]:
     return found
 
 
-async def _shown(source: Source, record: CallRecord) -> ShownCall:
-    blobs, run = source.blobs, source.log.run
-    if blobs is None:
+def _bodies(source: Source) -> Blobs:
+    if source.blobs is None:
         raise BadInput("this export has no bodies; `chime log export RUN -o FILE --with-blobs` writes them along")
+    return source.blobs
+
+
+async def _shown(source: Source, record: CallRecord) -> ShownCall:
+    blobs, run = _bodies(source), source.log.run
     return ShownCall(
         record=record,
         messages=list(await messages_of(blobs, run, record)),
@@ -204,8 +202,7 @@ async def _again(
     Raises:
         ModelUnavailable, ModelRefused, RunStopped: it is not answered.
     """
-    if source.blobs is None:
-        raise BadInput("this export has no bodies; `chime log export RUN -o FILE --with-blobs` writes them along")
+    blobs = _bodies(source)
     header = (await recorded_head(source.log)).started
     operational = await operational_of(source.log, header)
     role = cast("Role", record.role)
@@ -215,8 +212,8 @@ async def _again(
     except (KeyError, msgspec.ValidationError) as error:
         raise BadInput(f"the run's header does not say how the {role} is asked: {error}") from error
     settings = msgspec.structs.replace(settings, model=model or settings.model)
-    request = await request_of(source.blobs, source.log.run, record)
-    recorded = await answer_of(source.blobs, source.log.run, record)
+    request = await request_of(blobs, source.log.run, record)
+    recorded = await answer_of(blobs, source.log.run, record)
     stream, stage, ordinal = record.id.split("/")
     key = CallKey(run=source.log.run, stream=StreamId(stream), stage=stage, ordinal=int(ordinal.partition(".")[0]))
     async with AsyncExitStack() as stack:
@@ -248,9 +245,7 @@ def _print(output: Output, one: ShownCall, limit: int | None) -> None:
             "came to": f"{record.error}: {record.reason}" if record.error else record.finish_reason,
             "took": f"{record.latency_ms} ms"
             + ("" if record.first_byte_ms is None else f", first byte after {record.first_byte_ms} ms"),
-            "tokens": f"{_count(record.usage.prompt_tokens, record.usage.estimated_prompt_tokens)} in, "
-            f"{_count(record.usage.completion_tokens, record.usage.estimated_completion_tokens)} out"
-            + (f", {record.usage.cached_tokens} cached" if record.usage.cached_tokens else ""),
+            "usage": usage_said(counted(call_usage(record.usage))),
             "requests": record.requests or "not told",
             **({"before": "; ".join(record.before)} if record.before else {}),
             **({"odd": ", ".join(record.flags)} if record.flags else {}),

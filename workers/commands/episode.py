@@ -23,8 +23,7 @@ from workers.sources import opened, split_words
 from workers.tables import Column
 from workers.terminal import clipped
 from workers.views.episodes import EpisodeRow, EpisodeRows, operation_name
-from workers.views.usage import counted
-from workers.views.usage import said as usage_said
+from workers.views.usage import counted, usage_said
 
 
 class Call(Struct, frozen=True, kw_only=True):

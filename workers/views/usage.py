@@ -6,6 +6,7 @@ from msgspec import UNSET, Struct
 from msgspec.structs import asdict
 
 from events.kinds import Usage
+from runtime.calls import cost_usd
 from runtime.ports import Role
 from runtime.settings import Price
 
@@ -81,15 +82,7 @@ def total_usage(rows: Sequence[RoleUsage], usage: Usage) -> TotalUsage:
     )
 
 
-def cost_usd(usage: Usage, price: Price | None) -> float | None:
-    """USD of `usage`; None without a price, or where nobody counted or estimated."""
-    prompt, completion = usage.prompt_estimate, usage.completion_estimate
-    if price is None or prompt is None or completion is None:
-        return None
-    return price.usd(prompt, completion, 0 if usage.cached_tokens is UNSET else usage.cached_tokens)
-
-
-def said(counted: Counted) -> str:
+def usage_said(counted: Counted) -> str:
     """Calls and tokens in words, for one line."""
     parts = [
         f"{counted.calls} call{'' if counted.calls == 1 else 's'}",

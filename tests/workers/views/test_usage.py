@@ -4,7 +4,7 @@ from events.ids import RUN_STREAM, RunId, episode_stream
 from events.kinds import Noted, Planned, Usage
 from runtime.settings import Budget, Price
 from workers.views.summary import summarize
-from workers.views.usage import completion_said, cost_said, counted, prompt_said, role_usage, said, total_usage
+from workers.views.usage import completion_said, cost_said, counted, prompt_said, role_usage, total_usage, usage_said
 
 PRICE = Price(input=1.0, output=2.0, cached=0.25)
 COUNTED = Usage(prompt_tokens=1_000_000, completion_tokens=500_000, calls=3, cached_tokens=400_000)
@@ -17,7 +17,7 @@ def test_a_role_costs_what_its_tokens_do() -> None:
     row = role_usage("gate", "m", COUNTED, PRICE)
     assert (row.cost_usd, row.cost_estimated, cost_said(row)) == (0.6 + 0.1 + 1.0, False, "$1.7000")
     assert role_usage("gate", "m", COUNTED, Price(input=1.0, output=2.0)).cost_usd == 2.0
-    assert said(row) == "3 calls, 1,000,000 prompt tokens (400,000 cached), 500,000 completion tokens"
+    assert usage_said(row) == "3 calls, 1,000,000 prompt tokens (400,000 cached), 500,000 completion tokens"
 
 
 def test_an_estimate_is_marked() -> None:
@@ -25,7 +25,7 @@ def test_an_estimate_is_marked() -> None:
     row = role_usage("gate", "m", ESTIMATED, PRICE)
     assert (row.prompt_tokens, row.estimated_prompt_tokens, row.cached_tokens) == (None, 2_000_000, None)
     assert (prompt_said(row), completion_said(row), cost_said(row)) == ("~2,000,000", "0", "~$2.0000")
-    assert said(counted(ESTIMATED)) == "1 call, ~2,000,000 prompt tokens, 0 completion tokens"
+    assert usage_said(counted(ESTIMATED)) == "1 call, ~2,000,000 prompt tokens, 0 completion tokens"
 
 
 def test_what_is_unknown_or_unpriced_costs_nothing_known() -> None:
