@@ -71,6 +71,7 @@ TOLERANCES: tuple[Tolerance, ...] = (
     Tolerance(name="schema_first", what="the schema before the answer", example='{"properties": {"label": {}}} {…}'),
     Tolerance(name="other_first", what="other objects before the answer", example='{"thought": 1}\n{…}'),
     Tolerance(name="said_twice", what="the same answer twice", example="{…}\n{…}"),
+    Tolerance(name="said_in_part", what="a part of it beside it, the same", example='{"label": "execution"}\n{…}'),
     Tolerance(name="list_of_one", what="a list of one", example="[{…}]"),
     Tolerance(name="wrapped", what="the object alone in a field of another one", example='{"diagnosis": {…}}'),
     Tolerance(name="called", what="written as a call", example='{"name": "diagnosis", "arguments": {…}}'),
@@ -120,11 +121,19 @@ TOLERANCES: tuple[Tolerance, ...] = (
         example='"misleading": ["P1", "planning-1"]', reads={"misleading_dropped": 1},
     ),
     Tolerance(
+        name="index_sentence", what="words around indices, which may deny them: dropped and counted",
+        example='"misleading": ["P1", "neither P2 nor E1, and P2"]', reads={"misleading_dropped": 1},
+    ),
+    Tolerance(
         name="misleading_null", what="null instead of an empty list", example='"misleading": null',
         reads={"misleading": []},
     ),
     Tolerance(
         name="misleading_none", what="a word for none instead of an empty list", example='"misleading": "None"',
+        reads={"misleading": []},
+    ),
+    Tolerance(
+        name="misleading_none_listed", what="that word alone in the list", example='"misleading": ["none"]',
         reads={"misleading": []},
     ),
     Tolerance(name="flag_string", what="concrete, actionable as words", example='"concrete": "Yes"'),
@@ -154,6 +163,7 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal(kind="broken", what="a number that is none", example='"confidence": NaN'),
     Refusal(kind="duplicate", what="a field twice, differently", example='"label": "planning", "label": "none"'),
     Refusal(kind="several", what="two different answers", example='{…}\n{"label": "none", "confidence": 1}'),
+    Refusal(kind="several", what="a part beside the answer, saying something else", example='{…}\n{"label": "none"}'),
     Refusal(kind="label", what="a label that is none", example='"label": "external"'),
     Refusal(kind="label", what="a choice of labels", example='"label": "planning or execution"'),
     Refusal(kind="label", what="no label", example='"label": null'),
@@ -299,7 +309,7 @@ def _lesson(given: Mapping[str, Any], stage: Stage, *, needed: bool) -> Lesson |
     if needed and stage not in given:
         raise UnreadableAnswer("experience", f'"{stage}" is missing: it must be an object or null.')
     value = given.get(stage)
-    if value is None or (isinstance(value, str) and value.strip().casefold() in _NOTHING):
+    if value is None or _is_nothing(value):
         return None
     if not isinstance(value, dict):
         raise UnreadableAnswer("experience", f'"{stage}" must be an object or null.')
@@ -320,6 +330,10 @@ def _lesson(given: Mapping[str, Any], stage: Stage, *, needed: bool) -> Lesson |
     )
 
 
+def _is_nothing(value: object) -> bool:
+    return isinstance(value, str) and value.strip().casefold() in _NOTHING
+
+
 def _flag(value: Mapping[str, Any], name: str, stage: Stage) -> bool:
     flag = value.get(name)
     if isinstance(flag, str):
@@ -332,17 +346,18 @@ def _flag(value: Mapping[str, Any], name: str, stage: Stage) -> bool:
 def _misleading(given: Mapping[str, Any], indices: Mapping[str, MemoryId]) -> tuple[list[MemoryId], int]:
     """The retrieved memories that were named, each once, in rank order; how many other names there were."""
     named = given.get("misleading", ...)
-    if named is None or (isinstance(named, str) and named.strip().casefold() in _NOTHING):
+    if named is None:
         named = []
     if isinstance(named, str):
         named = [named]
+    if isinstance(named, list) and len(named) == 1 and _is_nothing(named[0]):
+        named = []
     if not isinstance(named, list):
         raise UnreadableAnswer("misleading", '"misleading" must be a list of memory indices, empty if none misled.')
     found: set[str] = set()
     dropped: set[str] = set()
     for name in _each(named):
-        match = _INDEX.fullmatch(unicodedata.normalize("NFKC", name).strip()) if isinstance(name, str) else None
-        index = f"{match[1].upper()}{match[2]}" if match else ""
+        index = _index(name)
         if index in indices:
             found.add(index)
         else:
@@ -351,13 +366,19 @@ def _misleading(given: Mapping[str, Any], indices: Mapping[str, MemoryId]) -> tu
     return list(dict.fromkeys(memory for index, memory in indices.items() if index in found)), len(dropped)
 
 
+def _index(name: object) -> str:
+    """The index that `name` is, as prompts write it; "" for anything else."""
+    match = _INDEX.fullmatch(unicodedata.normalize("NFKC", name).strip()) if isinstance(name, str) else None
+    return f"{match[1].upper()}{match[2]}" if match else ""
+
+
 def _each(named: Iterable[object]) -> Iterable[object]:
     """Every name by itself: a string may hold several, an object one under a name of its own."""
     for name in named:
         if isinstance(name, dict):
             held = [name[holder] for holder in _HOLDERS if holder in name]
             yield held[0] if len(held) == 1 else name
-        elif isinstance(name, str) and len(parts := [one.strip() for one in _BETWEEN.split(name)]) > 1:
+        elif isinstance(name, str) and all(map(_index, parts := _BETWEEN.split(name))):
             yield from parts
         else:
             yield name

@@ -13,7 +13,7 @@ from runtime.errors import UnreadableAnswer
 
 #: how deep an answer may nest
 _DEEPEST = 32
-#: how many objects are looked at
+#: how many objects an answer may hold
 _OBJECTS = 64
 #: how deep the answer may stand in objects that hold nothing else
 _WRAPPINGS = 4
@@ -41,7 +41,7 @@ class _NoJson(ValueError):
 def find_object(text: str, *names: str) -> dict[str, Any]:
     """The one object in `text` that has one of `names`; numbers with a point are `Decimal`, as written.
 
-    Where several differ, the one that has all of `names`.
+    Beside one that has all of `names`, others may say a part of the same.
 
     Raises:
         UnreadableAnswer: none or several; `kind` is `empty`, `no_object`, `schema_echo`, `cut`, `broken`, `duplicate`
@@ -51,12 +51,19 @@ def find_object(text: str, *names: str) -> dict[str, Any]:
         raise UnreadableAnswer("empty", "it is empty.")
     found, none = _candidates(text, names)
     if len(found) > 1:
-        found = [one for one in found if all(name in one for name in names)] or found
+        whole = [one for one in found if all(name in one for name in names)]
+        if len(whole) == 1 and all(_says_a_part(one, whole[0]) for one in found):
+            found = whole
     if len(found) > 1:
         raise UnreadableAnswer("several", "it holds several objects that differ.")
     if not found:
         raise none
     return found[0]
+
+
+def _says_a_part(part: dict[str, Any], whole: dict[str, Any]) -> bool:
+    """Whether the two differ in no field that both have."""
+    return all(whole[name] == value for name, value in part.items() if name in whole)
 
 
 def _candidates(text: str, names: Collection[str]) -> tuple[list[dict[str, Any]], UnreadableAnswer]:
@@ -81,7 +88,11 @@ def _candidates(text: str, names: Collection[str]) -> tuple[list[dict[str, Any]]
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """The outermost objects of `text`, unread. Raises: UnreadableAnswer: one of them does not end."""
+    """The outermost objects of `text`, unread.
+
+    Raises:
+        UnreadableAnswer: one of them does not end, or there are too many to look at.
+    """
     at = 0
     for _ in range(_OBJECTS):
         start = _START.search(text, at)
@@ -96,6 +107,8 @@ def _pieces(text: str) -> Iterator[str]:
                 break
         else:
             raise UnreadableAnswer("cut", "its JSON object is not complete.")
+    if _START.search(text, at):
+        raise UnreadableAnswer("several", f"it holds more than {_OBJECTS} objects.")
 
 
 def _parsed(piece: str) -> dict[str, Any]:

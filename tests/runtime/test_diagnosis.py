@@ -102,7 +102,8 @@ def test_rows_have_names_of_their_own():
 
 
 FIELDS = [row for row in TOLERANCES if of_one_field(row.example)]
-FRAMES = [row for row in TOLERANCES if not of_one_field(row.example)]
+# A part is compared as it is written: beside a label in another case it would say something else.
+FRAMES = [row for row in TOLERANCES if not of_one_field(row.example) and row.name != "said_in_part"]
 
 
 def wraps(row) -> bool:
@@ -240,7 +241,8 @@ def test_confidence_outside(text):
         ('{"a":' * 50_000 + "1" + "}" * 50_000, "broken"),
         ('{"' + '\\"' * 100_000, "cut"),
         ('{"a": "' + "\\" * 100_001, "cut"),
-        ('{"label": "none"} ' * 10_000, "misleading"),
+        ('{"label": "none"} ' * 10_000, "several"),
+        ('{"label": "none"} ' * 64, "misleading"),
         ('{"label": ' + "9" * 5000 + "}", "broken"),
         ('{"label": "none"', "cut"),
         ('{"label": "none", "x": {"label": "planning", "confidence": 1}', "cut"),
@@ -297,10 +299,19 @@ def test_lone_surrogates():
 
 
 def test_the_whole_answer_counts():
-    """Beside an object that only shares a field, the answer is the one that has all of them."""
-    assert find_object(
-        'The tool said {"label": "inbox"}. {"label": "none", "confidence": 1}', "label", "confidence"
-    ) == {
-        "label": "none",
-        "confidence": 1,
-    }
+    """Beside an object that only shares a field and says the same in it, the answer is the one that has all of them."""
+    whole = {"label": "none", "confidence": 1, "evidence": "a"}
+    for part in ({"label": "none"}, {"confidence": 1, "mood": "good"}):
+        assert find_object(f"{json.dumps(part)} {json.dumps(whole)}", "label", "confidence") == whole
+
+
+@pytest.mark.parametrize(
+    "part", ['{"label": "planning"}', '{"confidence": 0.1}', '{"label": "none", "evidence": "b"}', '{"label": "inbox"}']
+)
+def test_nobody_knows_which_is_meant(part):
+    """An example that is whole does not stand for an answer that lacks a field, nor an answer for a later word."""
+    whole = '{"label": "none", "confidence": 1, "evidence": "a"}'
+    for text in (f"For example {whole}. My answer: {part}", f"{part} No, that is: {whole}"):
+        with pytest.raises(UnreadableAnswer) as error:
+            find_object(text, "label", "confidence")
+        assert error.value.kind == "several"
