@@ -141,7 +141,13 @@ def stopped(kind: str, tries: int = 1) -> Expectation:
     """Nothing on this endpoint can work: the run pauses with one note, and nothing more of the episode is there."""
 
     def expect(role: Role) -> Mapping[str, Any]:
-        ended = {"paused": kind, "degraded": "", "label": "", "unanswered": (kind,), "retried": (kind,) * (tries - 1)}
+        ended: dict[str, Any] = {
+            "paused": kind,
+            "degraded": "",
+            "label": "",
+            "unanswered": (kind,),
+            "retried": (kind,) * (tries - 1),
+        }
         if role != "gate":
             ended |= {"stop": "", "success": None, "errors": 0}
         return ended | {"answers": 0, "usage": "unknown"}
@@ -190,7 +196,7 @@ def degraded(reason: str = "unreadable", answers: int = 2, **seen: Any) -> Expec
 def _ended(role: Role, abandoned: str, stop: str, degraded: str) -> dict[str, Any]:
     match role:
         case "planner":
-            ended = {"abandoned": abandoned, "stop": "", "success": None, "label": ""}
+            ended: dict[str, Any] = {"abandoned": abandoned, "stop": "", "success": None, "label": ""}
         case "executor":
             ended = {"stop": stop, "success": False, "degraded": degraded, "label": "none"}
         case _:

@@ -92,13 +92,13 @@ def failed(status: int, message: str, *, headers: Mapping[str, str] | None = Non
     return http(status, {"error": {"message": message} | more}, **(headers or {}))
 
 
-def completion(message: Any, finish: str | None = "stop") -> Body:
+def completion(message: Any, finish: Any = "stop") -> Body:
     """A completion with one choice."""
     choice = {"index": 0, "message": message, "finish_reason": finish}
     return {**_HEAD, "object": "chat.completion", "choices": [choice]}
 
 
-def said(content: Any, finish: str | None = "stop", **more: Any) -> Body:
+def said(content: Any, finish: Any = "stop", **more: Any) -> Body:
     """A completion that is a text."""
     return completion({"role": "assistant", "content": content} | more, finish)
 

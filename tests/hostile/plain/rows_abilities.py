@@ -76,7 +76,7 @@ CONTEXT: dict[str, tuple[int, str]] = {
 
 def _too_long(status: int, told: str) -> bytes:
     if told.startswith("the request exceeds"):
-        more = {"type": "exceed_context_size_error", "n_prompt_tokens": 4000, "n_ctx": 3000}
+        more: dict[str, Any] = {"type": "exceed_context_size_error", "n_prompt_tokens": 4000, "n_ctx": 3000}
         return failed(status, told, code=400, **more)
     return failed(status, told, type="invalid_request_error", code="context_length_exceeded" if status == 400 else None)
 

@@ -1,0 +1,60 @@
+"""Whole runs with real workers and a real Redis, of whose model calls three in ten meet a hostile answer."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chaos_budget import LONG, SEED, limit_s, rounds, told
+from every_row import ROWS
+from hostile_command import Command, contents, digests
+from hostile_mix import MIXABLE, Mix, serving
+
+SHARE = 0.3
+EPISODES = 48 if LONG else 12
+
+
+def mixed(command: Command, seed: int, episodes: int) -> Mix:
+    """Two runs of one seed, with one worker and with two; everything that must hold of each and of both holds."""
+    mixes = (Mix(seed, SHARE), Mix(seed, SHARE))
+    found = []
+    with serving(*mixes) as servers:
+        for processes, server in enumerate(servers, 1):
+            run = f"seed-{seed}-{processes}"
+            ended = command.start(run, server.hostile_url, "--processes", str(processes), episodes=episodes)
+            assert ended.code in (0, 1), ended.err
+            assert (ended.code == 1) == ended.last.startswith("finished with failures: ")
+            assert ended.failures() == []
+            events = command.log(run)
+            finished = json.loads(events[-1].data)
+            counts = finished["counts"]
+            assert (finished["outcome"], counts["episodes"], counts["folded"]) == ("completed", episodes, episodes)
+            assert counts["diagnosed"] + counts["abandoned"] == episodes
+            assert sum(one.requests for one in command.calls(run)) == len(server.requests)
+            assert command("log", "verify", run).code == 0
+            found.append(events)
+    one, other = found
+    assert digests(one) == digests(other)
+    assert contents(one) == contents(other)
+    assert mixes[0].met == mixes[1].met
+    return mixes[0]
+
+
+@pytest.fixture
+def command(tmp_path: Path, redis_server: Any, redis_prefix: str) -> Command:
+    """The command line on the tests' server."""
+    return Command(folder=tmp_path, redis_url=redis_server.url, prefix=redis_prefix)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(limit_s(600, 0.1))
+def test_mixed_runs_end_and_end_alike(command: Command, record_property: Callable[[str, object], None]) -> None:
+    """They complete, every episode has an end, every request is recorded, and the same seed learns the same."""
+    assert all(len(rows) >= 200 for rows in MIXABLE.values())
+    met: set[str] = set()
+    for seed in rounds(0.1):
+        with told(seed):
+            met |= set(mixed(command, seed, EPISODES).met)
+    assert len(met) >= 8
+    record_property("chaos", f"{len(met)} of {len(ROWS)} rows met in runs from seed {SEED}")
