@@ -19,7 +19,7 @@ What was refused is known by words (`infra.model_errors`); which rung comes next
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import msgspec
 from msgspec import Struct
@@ -31,9 +31,6 @@ from infra.rewording import reworded
 from runtime.ports import ChatAnswer, ChatRequest, ToolCall
 from runtime.settings import EndpointSettings, ModelSettings, Thinking
 from runtime.text_calls import calls_in
-
-#: (base_url, model): one address may be a router to many servers
-Place = tuple[str, str]
 
 Format = Literal["json_schema", "json_object", "tool", "text"]
 
@@ -68,6 +65,13 @@ _PARTICULAR = re.compile(
     re.IGNORECASE,
 )
 _EFFORT = re.compile(r"\b(minimal|low)\b")
+
+
+class Place(NamedTuple):
+    """A model at an address, which may be a router to many servers."""
+
+    base_url: str
+    model: str
 
 
 class Abilities(Struct, frozen=True, kw_only=True):
@@ -352,7 +356,7 @@ def _with_calls(answer: ChatAnswer, content: str, calls: list[ToolCall], flag: s
 
 def shown(place: Place) -> Place:
     """`place` as it may be written down: no part of an address that may be a secret."""
-    return redacted_strictly(place[0]), place[1]
+    return place._replace(base_url=redacted_strictly(place.base_url))
 
 
 def facts(place: Place, learnt: Learnt) -> dict[str, Any]:
@@ -374,7 +378,7 @@ def learnt_from(noted: Iterable[Mapping[str, Any]]) -> dict[Place, Learnt]:
             note = msgspec.convert(one, _Note)
         except msgspec.ValidationError:
             continue
-        place = (note.base_url, note.model)
+        place = Place(note.base_url, note.model)
         learnt = Learnt(abilities=note.abilities, evidence=note.evidence)
         found[place] = found.get(place, NOTHING_LEARNT).also(learnt)
     return found

@@ -41,7 +41,7 @@ from runtime.settings import EndpointSettings, ModelSettings
 _log = Logger("chime.model")
 
 #: what is known of a place that nobody has asked
-_UNTAUGHT, _NOWHERE = TokenEstimates(), ("", "")
+_UNTAUGHT, _NOWHERE = TokenEstimates(), Place("", "")
 
 #: how much of a refusal is kept as evidence, characters
 _EVIDENCE_CHARS = 160
@@ -97,7 +97,7 @@ class OpenAIModel:
 
     async def _complete(self, request: ChatRequest, key: CallKey, wire: "_Wire") -> ChatAnswer:
         model, endpoint = self._models[request.role], self._endpoints[request.role]
-        place, secret = (endpoint.base_url, model.model), self._clients.key(endpoint)
+        place, secret = Place(endpoint.base_url, model.model), self._clients.key(endpoint)
         tries = Tries(endpoint, secret, self._clients.breakers[place], self._clock, self._rng, endpoint.retry_budget)
         fitting = Fitting(request=request, key=key, model=model, place=place, estimates=self._clients.estimates)
         found, here = NOTHING_LEARNT, ALL

@@ -295,6 +295,6 @@ class Paced:
         here.freed.set()
         here.freed = anyio.Event()
         if changed is not None:
-            _log.info("pace_changed", model=place[1], at_once=changed, outcome=turn.outcome)
+            _log.info("pace_changed", model=place.model, at_once=changed, outcome=turn.outcome)
         if turn.retry_after_s:
-            _log.warning("pace_held", model=place[1], seconds=round(turn.retry_after_s, 1))
+            _log.warning("pace_held", model=place.model, seconds=round(turn.retry_after_s, 1))

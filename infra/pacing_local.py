@@ -150,8 +150,8 @@ class LocalCounts:
         now = self._monotonic()
         return [
             Seen(
-                base_url=place[0],
-                model=place[1],
+                base_url=place.base_url,
+                model=place.model,
                 held=sum(until_s > now for until_s in known.held.values()),
                 waiting=len(known.waiting),
                 requests=len(recent := [one for one in known.minute.values() if one.began_s > now - self._minute_s]),

@@ -94,8 +94,8 @@ class RedisCounts:
         began = now - float(known.get(b"length", _ms(self._minute_s)))
         recent = [one for one, at in past if at > began]
         return Seen(
-            base_url=place[0],
-            model=place[1],
+            base_url=place.base_url,
+            model=place.model,
             held=sum(until > now for _, until in under_way),
             waiting=waits,
             requests=len(recent),

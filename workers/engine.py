@@ -288,7 +288,7 @@ class Engine:
         model = self._model(log.run, config.models, operational)
         endpoints = operational.get("endpoints", {})
         places: dict[Role, Place] = {
-            role: (str(endpoints[role]["base_url"]), str(config.models[role]["model"])) for role in get_args(Role)
+            role: Place(str(endpoints[role]["base_url"]), str(config.models[role]["model"])) for role in get_args(Role)
         }
         if log.run not in self._notes:
             self._notes = {run: one for run, one in self._notes.items() if run in self._runs}

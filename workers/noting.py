@@ -92,7 +92,7 @@ class Notes:
             return
         known.append(now)
         _log.warning(
-            "model_changed", run_id=self._log.run, model=place[1], before=known[0].model, now=now.model,
+            "model_changed", run_id=self._log.run, model=place.model, before=known[0].model, now=now.model,
             fingerprint_before=known[0].fingerprint, fingerprint_now=now.fingerprint,
         )  # fmt: skip
         try:
@@ -117,7 +117,7 @@ class Notes:
             records = await calls_of(self._calls, self._log.run, episode_stream(0))
         except UnreadableCall:
             return None
-        named = [one for one in records if one.model and one.role in roles and one.asked in ("", place[1])]
+        named = [one for one in records if one.model and one.role in roles and one.asked in ("", place.model)]
         return _served(named[0].model, named[0].fingerprint) if named else None
 
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from events.errors import BadInput
 from events.kinds import EmbedderIdentity
 from events.vectors import Vector
+from infra.capabilities import Place
 from infra.embedders import Around
 from infra.embedding_identity import PROBES, Identified, fingerprint, normal, unit_vector
 from infra.model_errors import Failed, malformed, object_in, of_error_object
@@ -162,7 +163,7 @@ class ServedEmbedder(Identified):
         endpoint, model = self._settings, self._settings.model
         parameters = {"model": model, "input": list(texts), "encoding_format": "float"}
         secret = self._clients.key(endpoint)
-        tries = Tries(endpoint, secret, self._clients.breakers[endpoint.base_url, model], self._clock, self._rng)
+        tries = Tries(endpoint, secret, self._clients.breakers[Place(endpoint.base_url, model)], self._clock, self._rng)
         while True:
             try:
                 body = await self._clients.embeddings(endpoint, parameters, tries.limit_s)

@@ -8,6 +8,7 @@ import anyio
 import pytest
 
 from events.ids import RunId
+from infra.capabilities import Place
 from infra.clock import SystemClock
 from infra.pacing import FIRST_LIMIT, UNPACED, Bounds, Counts, Look, Paced
 from infra.pacing_local import LocalCounts
@@ -15,7 +16,7 @@ from infra.pacing_redis import RedisCounts
 from infra.redis_client import connected
 from runtime.settings import EndpointSettings
 
-PLACE = ("http://there/v1", "m")
+PLACE = Place("http://there/v1", "m")
 RUN = RunId("r")
 FREE = Bounds(requests=0, tokens=0, concurrent=0, adaptive=False)
 
@@ -72,7 +73,7 @@ async def test_places_do_not_share_a_bound(counting: Any) -> None:
     """Another model at the same address, or the same one elsewhere, has slots of its own."""
     async with counting() as counts:
         one = bounds(concurrent=1)
-        for place in (PLACE, (PLACE[0], "other"), ("http://elsewhere/v1", PLACE[1])):
+        for place in (PLACE, PLACE._replace(model="other"), PLACE._replace(base_url="http://elsewhere/v1")):
             assert (await counts.look(place, "a", 1, one)).admitted
         assert len(await counts.seen()) == 3
 

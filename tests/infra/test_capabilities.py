@@ -12,6 +12,7 @@ from infra.capabilities import (
     NOTHING_LEARNT,
     Abilities,
     Learnt,
+    Place,
     as_asked,
     facts,
     is_particular,
@@ -374,10 +375,10 @@ def test_every_ability_has_a_ladder() -> None:
 
 def test_notes_are_read_back() -> None:
     """What was written of each place, together; no secret of an address; what is no such note says nothing."""
-    place = ("https://user:hunter22@host/v1?key=hunter22", "m")
+    place = Place("https://user:hunter22@host/v1?key=hunter22", "m")
     one = Learnt(abilities=replace(ALL, format="text"), evidence=("schema: 400 no",))
     two = Learnt(abilities=replace(ALL, temperature=False), evidence=("temperature: 400 no",))
-    noted = [facts(place, one), {}, {"base_url": 3}, facts(place, two), facts(("http://other/v1", "m"), one)]
+    noted = [facts(place, one), {}, {"base_url": 3}, facts(place, two), facts(Place("http://other/v1", "m"), one)]
     assert "hunter22" not in str(noted)
     noted.append({**facts(place, one), "abilities": {"format": "telepathy"}})
     found = learnt_from(noted)

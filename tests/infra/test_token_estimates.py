@@ -4,10 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from infra.capabilities import Place
 from infra.token_estimates import LEAST, MOST, TYPICAL, Shares, TokenEstimates, checked, shares, told_window
 from runtime.ports import TokenUsage
 
-HERE, THERE = ("http://a/v1", "m"), ("http://a/v1", "other")
+HERE, THERE = Place("http://a/v1", "m"), Place("http://a/v1", "other")
 
 
 def test_a_place_that_has_counted_nothing_is_typical() -> None:

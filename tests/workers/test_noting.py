@@ -14,6 +14,7 @@ from events.codec import decode
 from events.ids import RUN_STREAM, RunId, StreamId
 from events.kinds import Noted
 from infra.calls import MemoryCalls, RecordedCalls
+from infra.capabilities import Place
 from infra.list_log import ListLog
 from infra.openai_client import Clients
 from infra.openai_model import OpenAIModel
@@ -37,10 +38,12 @@ class Process:
         asking = OpenAIModel(self.models, self.where, clients, FakeClock())
         recorded = RecordedCalls(asking, calls, blobs, FakeClock())
         self.notes = Notes(log, calls, clients)
-        self.model: ChatModel = NotedModel(recorded, {"executor": (url, "m")}, self.notes)
+        self.model: ChatModel = NotedModel(recorded, {"executor": Place(url, "m")}, self.notes)
 
     async def begin(self) -> "Process":
-        self.notes.read(await self.log.read_stream(RUN_STREAM), {"executor": (self.where["executor"].base_url, "m")})
+        self.notes.read(
+            await self.log.read_stream(RUN_STREAM), {"executor": Place(self.where["executor"].base_url, "m")}
+        )
         return self
 
     async def ask(self, ordinal: int, t: int = 0) -> str:

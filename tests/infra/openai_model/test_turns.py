@@ -24,7 +24,7 @@ class Watching:
     @asynccontextmanager
     async def request(self, place: Place, endpoint: EndpointSettings, tokens: int) -> AsyncIterator["Watching"]:
         slept = len(self.clock.slept)
-        self.told.append(("asks", place[1], tokens))
+        self.told.append(("asks", place.model, tokens))
         yield self
         assert len(self.clock.slept) == slept, "slept in its turn"
 

@@ -9,6 +9,7 @@ import msgspec
 from events.ids import RUN_STREAM, RunId
 from events.kinds import Noted
 from infra.calls import CallRecord
+from infra.capabilities import Place
 from infra.pacing import Bounds
 from infra.pacing_redis import RedisCounts
 from infra.redis_client import connected
@@ -37,7 +38,7 @@ async def spend(url: str, prefix: str) -> None:
         await calls.put(RUN, "episode-0/gate/1 a", msgspec.json.encode(record))
         await calls.put(RUN, "episode-0/gate/1 a failed now", msgspec.json.encode(failed))
         bounds = Bounds(requests=60, tokens=0, concurrent=0, adaptive=True)
-        await RedisCounts(redis, prefix, RUN, "here").look(("http://there/v1", "made-model"), "one", 250, bounds)
+        await RedisCounts(redis, prefix, RUN, "here").look(Place("http://there/v1", "made-model"), "one", 250, bounds)
 
 
 def test_what_is_spent_and_how_fast(
