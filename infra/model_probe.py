@@ -26,7 +26,7 @@ from runtime.task import Message, Tool
 from runtime.text_calls import calls_in
 
 #: profiles that switch thinking off, in the order in which they are tried
-_SWITCHES = [profile for profile, switch in THINKING.items() if switch]
+_SWITCHES: list[Thinking] = [profile for profile, switch in THINKING.items() if switch]
 #: in which order findings are shown; others come behind
 _ORDER = (
     "listed", "answer", "usage", "json_schema", "json_object", "forced call", "tools", "several calls", "tool history",

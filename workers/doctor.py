@@ -391,8 +391,8 @@ async def _models(
             async with anyio.create_task_group() as tasks:
                 for endpoint, model in asked:
                     tasks.start_soon(ask, endpoint, model)
-    for place, roles in asked.items():
-        yield _model(f"model {place[1].model} ({', '.join(roles)})", place[0], found.get(place))
+    for (endpoint, model), roles in asked.items():
+        yield _model(f"model {model.model} ({', '.join(roles)})", endpoint, found.get((endpoint, model)))
 
 
 def _model(check: str, endpoint: EndpointSettings, probed: Probed | None) -> Row:

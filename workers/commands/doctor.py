@@ -10,7 +10,8 @@ from workers.tables import Column
 def doctor(invocation: Invocation) -> Code:
     """Check Python, packages, home, Redis, rq, environments, embedder, model endpoints and clock.
 
-    Starts and makes nothing. Each configured model is asked a few short questions, to see what it can do. Ends with 3 when something Chime cannot work without is missing.
+    Starts and makes nothing. Each configured model is asked a few short questions, to see what it can do. Ends with 3
+    when something Chime cannot work without is missing.
     """
     quiet_logs(invocation.configuration.log)
 
