@@ -12,7 +12,14 @@ from msgspec.structs import replace
 from infra.capabilities import Place
 from infra.model_context import characters_in, fitted
 from infra.model_errors import Failure
-from infra.token_estimates import TokenEstimates, checked, shares, told_window
+from infra.token_estimates import (
+    LARGEST_WINDOW,
+    SMALLEST_WINDOW,
+    TokenEstimates,
+    checked,
+    shares,
+    told_window,
+)
 from runtime.logger import Logger
 from runtime.ports import CallKey, ChatAnswer, ChatRequest, TokenUsage
 from runtime.settings import ModelSettings
@@ -21,8 +28,6 @@ _log = Logger("chime.model")
 
 #: what unknown counts are estimated by: equal answers have equal estimates, whatever was learnt meanwhile
 _UNTAUGHT = TokenEstimates()
-#: windows that can be meant, tokens
-_SMALLEST, _LARGEST = 128, 2**27
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +97,7 @@ class Fitting:
         # With 429 a number is one of a minute. Without any, what is sent now fits, if it is answered.
         if failure.status != 429:
             whole = whole or max(2 * last.cap, (self._limit + last.cap + 16) * 50 // 49)
-            window = whole if _SMALLEST <= whole <= _LARGEST else window
+            window = whole if SMALLEST_WINDOW <= whole <= LARGEST_WINDOW else window
         now = self.sent(window)
         return None if (now.left_out, now.cap) == (last.left_out, last.cap) else window
 

@@ -1,6 +1,5 @@
 """What was found out about an endpoint's model, and the settings that fit it."""
 
-from collections.abc import Mapping
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -46,18 +45,3 @@ class Probed(Struct, frozen=True, kw_only=True):
 
     def of(self, ability: str) -> Finding | None:
         return next((one for one in self.findings if one.ability == ability), None)
-
-
-#: where an endpoint's list of models says how much a model can hold
-_WINDOWS = ("max_model_len", "context_length", "n_ctx", "context_window", "max_context_length", "max_context_window")
-
-
-def window_in(row: Mapping[str, Any]) -> int | None:
-    """What one row of a list of models says that the model can hold, tokens; None where it does not."""
-    meta = row.get("meta")
-    for place in (row, meta if isinstance(meta, dict) else {}):
-        for name in _WINDOWS:
-            told = place.get(name)
-            if isinstance(told, int) and not isinstance(told, bool) and 0 < told < 1 << 40:
-                return told
-    return None

@@ -1,8 +1,9 @@
-"""What an endpoint says it serves: `/v1/models`, asked once before a run."""
+"""What an endpoint says it serves: `/v1/models`."""
 
 import json
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
+from typing import Any
 
 from events.errors import Unreachable
 from infra.clock import SystemClock
@@ -10,6 +11,9 @@ from infra.model_errors import Failed
 from infra.openai_client import Clients
 from runtime.errors import RunStopped
 from runtime.settings import ServerSettings
+
+#: where an endpoint's list of models says how much a model can hold
+_WINDOWS = ("max_model_len", "context_length", "n_ctx", "context_window", "max_context_length", "max_context_window")
 
 #: long enough for a server that wakes up, short enough for a person, seconds
 _WAIT_S = 10.0
@@ -44,3 +48,14 @@ async def owner_of(endpoint: ServerSettings, keys: Mapping[str, str]) -> str | N
         except (ValueError, TypeError, LookupError, RecursionError):
             return None  # a list of another shape says nothing
     return owner if isinstance(owner, str) else None
+
+
+def window_in(row: Mapping[str, Any]) -> int | None:
+    """What one row of a list of models says that the model can hold, tokens; None where it does not."""
+    meta = row.get("meta")
+    for place in (row, meta if isinstance(meta, dict) else {}):
+        for name in _WINDOWS:
+            told = place.get(name)
+            if isinstance(told, int) and not isinstance(told, bool) and 0 < told < 1 << 40:
+                return told
+    return None

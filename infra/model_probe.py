@@ -18,7 +18,8 @@ from events.ids import RunId, StreamId
 from infra.capabilities import ALL, THINKING, Abilities, parameters, streamed, without
 from infra.completion import completion
 from infra.model_errors import Failed, Failure, object_in, said
-from infra.model_findings import MARK, Finding, Probed, Verdict, window_in
+from infra.model_findings import MARK, Finding, Probed, Verdict
+from infra.model_list import window_in
 from infra.openai_client import Clients
 from runtime.ports import CallKey, ChatAnswer, ChatRequest, Clock, TokenUsage
 from runtime.settings import EndpointSettings, ModelSettings, Thinking

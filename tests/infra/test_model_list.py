@@ -1,4 +1,4 @@
-"""Who owns the models of an endpoint: asked once, and whatever is said instead of a list means nobody."""
+"""What a list of models says: whose they are, how much they hold; whatever is said instead of one means nothing."""
 
 import json
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 from scripted_endpoint import OK, SECRET, Reply, failed, http, scripted
 
 from events.errors import BadInput, Unreachable
-from infra.model_list import owner_of
+from infra.model_list import owner_of, window_in
 from runtime.errors import RunStopped
 from runtime.settings import EndpointSettings
 
@@ -81,3 +81,21 @@ async def test_what_no_request_can_be_made_with_is_refused_and_not_repeated(
     with pytest.raises(BadInput) as caught:
         await owner_of(EndpointSettings(**given), keys)
     assert SECRET not in json.dumps(str(caught.value))
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ({"max_model_len": 4096}, 4096),
+        ({"context_length": 8192}, 8192),
+        ({"meta": {"n_ctx": 2048, "n_ctx_train": 32768}}, 2048),
+        ({"meta": {"n_ctx_train": 32768}}, None),
+        ({"context_window": "8k", "max_context_length": 16384}, 16384),
+        ({"max_model_len": True}, None),
+        ({"max_model_len": -1, "meta": []}, None),
+        ({}, None),
+    ],
+)
+def test_windows_as_servers_tell_them(row: dict[str, Any], expected: int | None) -> None:
+    """Never the one that a model was trained with: a server may give less."""
+    assert window_in(row) == expected

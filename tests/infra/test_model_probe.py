@@ -9,7 +9,7 @@ import pytest
 from answering_endpoint import answering
 from scripted_endpoint import SECRET, FakeClock, Request, completion, failed, http
 
-from infra.model_findings import MARK, Probed, window_in
+from infra.model_findings import MARK, Probed
 from infra.model_probe import probe
 from infra.openai_client import Clients
 from infra.rehearsal.key import AnswerKey
@@ -229,24 +229,6 @@ async def test_a_bounded_number_of_questions_at_once() -> None:
     async with answering(answer) as server:
         await probed(server.url)
     assert 1 < most <= 6
-
-
-@pytest.mark.parametrize(
-    ("row", "expected"),
-    [
-        ({"max_model_len": 4096}, 4096),
-        ({"context_length": 8192}, 8192),
-        ({"meta": {"n_ctx": 2048, "n_ctx_train": 32768}}, 2048),
-        ({"meta": {"n_ctx_train": 32768}}, None),
-        ({"context_window": "8k", "max_context_length": 16384}, 16384),
-        ({"max_model_len": True}, None),
-        ({"max_model_len": -1, "meta": []}, None),
-        ({}, None),
-    ],
-)
-def test_windows_as_servers_tell_them(row: dict[str, Any], expected: int | None) -> None:
-    """Never the one that a model was trained with: a server may give less."""
-    assert window_in(row) == expected
 
 
 async def test_probes_can_be_told_from_tasks() -> None:
