@@ -20,24 +20,24 @@ Half an answer is never an answer, except where we have stopped it ourselves, an
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from infra.model_errors import Failed, malformed
 
 #: text beyond the cap that shows that a server does not keep to it: a token is hardly ever longer, characters
-_CHARACTERS_A_TOKEN: Final = 12
+_CHARACTERS_A_TOKEN = 12
 #: counted tokens beyond the cap that show the same
-_TIMES: Final = 2
+_TIMES = 2
 #: white space, or the same character, that no answer holds at a stretch, characters
-_LONGEST_RUN: Final = 2000
+_LONGEST_RUN = 2000
 
-_DONE: Final = b"[DONE]"
+_DONE = b"[DONE]"
 #: a byte order mark and white space
-_BLANK: Final = b"\xef\xbb\xbf\r\n\t "
+_BLANK = b"\xef\xbb\xbf\r\n\t "
 #: what every chunk says again
-_HEAD: Final = ("id", "created", "model", "system_fingerprint")
+_HEAD = ("id", "created", "model", "system_fingerprint")
 
 
 def is_event_stream(content_type: str) -> bool:

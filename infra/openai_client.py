@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from ipaddress import ip_address
 from math import inf
-from typing import Any, Final
+from typing import Any
 from urllib.parse import urlsplit
 
 import anyio
@@ -42,11 +42,11 @@ from runtime.settings import EndpointSettings, ServerSettings
 #: an answer, or an error, is not read beyond this, bytes; a stream says around each word what an answer says once
 LARGEST_ANSWER, LARGEST_ERROR, LARGEST_STREAM = 2**24, 2**16, 2**26
 #: how long a stream may take to end after its end mark, seconds; the answer is there already
-_ENDS_S: Final = 0.25
+_ENDS_S = 0.25
 #: the SDK's own mark on a request, which is not sent: who made it reads the body
-_UNREAD: Final = {"x-stainless-raw-response": "stream"}
+_UNREAD = {"x-stainless-raw-response": "stream"}
 #: what we ask not to be sent, and can read all the same
-_PACKED: Final = frozenset({"gzip", "x-gzip", "deflate"})
+_PACKED = frozenset({"gzip", "x-gzip", "deflate"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ from infra.capabilities import (
 from infra.completion import completion
 from infra.fitting import Fitting, Sent, tokens_of
 from infra.model_context import characters_in
-from infra.model_errors import Failed, Failure, said
+from infra.model_errors import Failed, Failure, unsendable
 from infra.openai_client import Clients, Exchange
 from infra.pacing import UNPACED, Pace
 from infra.redaction import redacted
@@ -221,4 +221,4 @@ def _sendable(request: ChatRequest) -> ChatRequest:
     try:
         return msgspec.json.decode(canonical(request), type=ChatRequest)
     except (ValueError, TypeError, RecursionError) as error:
-        raise ModelRefused("unsendable", f"the request cannot be written as JSON: {said(str(error))}") from error
+        raise unsendable(error) from error

@@ -9,7 +9,7 @@ that does not pass is closed, and the client's pool takes another.
 import ssl
 import urllib.request
 from collections.abc import Iterable
-from typing import Any, Final, cast
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import anyio
@@ -19,13 +19,13 @@ import httpx2
 from typing_extensions import override
 
 #: how long nothing may have come over a connection before it is asked again, seconds
-REST_S: Final = 0.25
+REST_S = 0.25
 #: how long an idle one is kept, seconds: many servers close theirs after 5, and the next request would run into that
-_IDLE_S: Final = 4.0
+_IDLE_S = 4.0
 #: all that the layer below has received: what it keeps back could not be seen, bytes
-_ALL: Final = 1 << 24
+_ALL = 1 << 24
 #: connections of one endpoint
-_MOST: Final = 1000
+_MOST = 1000
 
 _REQUEST = h11.Request(method="POST", target="/", headers=[("host", "any")])
 _END = h11.EndOfMessage()
