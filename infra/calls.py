@@ -6,6 +6,7 @@ the stage's event is appended; whoever asks the same again, after a crash or at 
 
 import json
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from hashlib import sha256
 from typing import Any, Protocol, cast
 
@@ -15,7 +16,7 @@ from msgspec import Struct
 from redis.asyncio import Redis
 
 from events.codec import canonical
-from events.errors import BadInput
+from events.errors import BadInput, ChimeError
 from events.ids import RunId
 from infra.blobs import get_messages, message_list
 from infra.model_errors import unsendable
@@ -32,6 +33,11 @@ _log = Logger("chime.model")
 
 #: how long a cancelled caller waits for its paid answer to be stored, seconds
 _STORE_S = 10.0
+#: and for the record of a call that it gave up
+_GIVEN_UP_S = 2.0
+
+
+_CANCELLED = "given up before it was answered, as the run was interrupted or somebody else did its work"
 
 
 class CallRecord(Struct, frozen=True, kw_only=True):
@@ -233,6 +239,12 @@ class RecordedCalls:
             answer = await self._model.complete(request, key)
         except (ModelUnavailable, ModelRefused, RunStopped) as error:
             await self._failed(request, asked, key, began, error)
+            raise
+        except anyio.get_cancelled_exc_class():
+            if self._transcripts.has(key):
+                # The endpoint was asked, and may want to be paid for it.
+                with anyio.move_on_after(_GIVEN_UP_S, shield=True), suppress(ChimeError):
+                    await self._failed(request, asked, key, began, ModelUnavailable("cancelled", _CANCELLED))
             raise
         # The answer is paid for: whoever stops now finds it when going on.
         with anyio.move_on_after(_STORE_S, shield=True):

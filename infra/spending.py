@@ -22,6 +22,8 @@ from events.errors import ChimeError
 from events.ids import RunId
 from infra.calls import RedisCalls
 from infra.redis_client import Script, our_errors
+from infra.transcripts import Transcripts
+from runtime.calls import call_usage
 from runtime.errors import ModelRefused, ModelUnavailable, RunSpent, RunStopped, StoreAway
 from runtime.ports import CallKey, ChatAnswer, ChatModel, ChatRequest, Role, TokenUsage
 from runtime.settings import Budget
@@ -167,6 +169,7 @@ class SpendingModel:
         budget: Budget,
         models: Mapping[Role, str],
         longest_s: Mapping[Role, float],
+        transcripts: Transcripts | None = None,
     ) -> None:
         """Nothing is asked yet.
 
@@ -176,9 +179,10 @@ class SpendingModel:
             budget: its bounds.
             models: what each role asks.
             longest_s: the longest that a call of each role may take, seconds.
+            transcripts: where `model` leaves what went over the wire: such a call is recorded, however it ended.
         """
         self._model, self._ledger, self._budget = model, ledger, budget
-        self._models, self._longest_s = models, longest_s
+        self._models, self._longest_s, self._transcripts = models, longest_s, transcripts or Transcripts()
 
     async def complete(self, request: ChatRequest, key: CallKey) -> ChatAnswer:
         """As `runtime.ports.ChatModel.complete`.
@@ -193,6 +197,8 @@ class SpendingModel:
         except (ModelUnavailable, ModelRefused, RunStopped):
             raise  # recorded as failed, which ends the reservation
         except BaseException:
+            if self._transcripts.has(key):
+                raise  # asked and cancelled: recorded likewise
             # Where that fails, it ends by itself.
             with anyio.move_on_after(_RELEASE_S, shield=True), suppress(ChimeError):
                 await self._ledger.release(key.run, key.id)
@@ -221,14 +227,13 @@ def _counts(written: bytes) -> Counter[str]:
         return Counter(calls=1, unknown=1)
     if record.requests == 0:
         return Counter()  # answered from a recording, or fit for no request: nobody was asked
-    usage, role = record.usage, record.role
-    prompt = usage.estimated_prompt_tokens if usage.prompt_tokens is None else usage.prompt_tokens
-    completion = usage.estimated_completion_tokens if usage.completion_tokens is None else usage.completion_tokens
+    usage, role = call_usage(record.usage), record.role
+    prompt, completion = usage.prompt_estimate, usage.completion_estimate
     return Counter({
         "calls": 1,
         f"{role}:calls": 1,
         f"{role}:prompt": prompt or 0,
-        f"{role}:cached": min(usage.cached_tokens or 0, prompt or 0),
+        f"{role}:cached": min(record.usage.cached_tokens or 0, prompt or 0),
         f"{role}:completion": completion or 0,
         # A call that failed came to what its endpoint said, which as a rule is nothing.
         "unknown": int(not record.error and (prompt is None or completion is None)),

@@ -37,6 +37,10 @@ class Transcripts:
             self._held.pop(next(iter(self._held)))
         self._held[key.run, key.id] = transcript
 
+    def has(self, key: CallKey) -> bool:
+        """Whether something went over the wire for the call `key`, and nobody has taken it."""
+        return (key.run, key.id) in self._held
+
     def take(self, key: CallKey) -> Transcript | None:
         """What went over the wire for the call `key`, once; None for one that asked nobody."""
         return self._held.pop((key.run, key.id), None)

@@ -317,7 +317,7 @@ class Engine:
         prices: dict[Role, Price] = {role: budget.prices[name] for role, name in names.items() if name in budget.prices}
         if ledger is not None and not budget.is_free:
             longest_s: dict[Role, float] = {role: one.deadline_s for role, one in where.items()}
-            model = SpendingModel(model, ledger, budget, names, longest_s)
+            model = SpendingModel(model, ledger, budget, names, longest_s, transcripts)
         recording = recording_in(operational)
         # What is played costs nothing; of what is made twice, what the run keeps is written down.
         model = played(model, recording, names)

@@ -31,6 +31,7 @@ from infra.calls import (
     messages_of,
 )
 from infra.redis_client import WrongType, connected
+from infra.transcripts import Transcript, Transcripts
 from runtime.errors import MissingBlob, ModelRefused, ModelUnavailable, RunStopped
 from runtime.ports import Blobs, CallKey, ChatAnswer, ChatModel, ChatRequest, TokenUsage, ToolCall
 from runtime.settings import Price
@@ -308,17 +309,46 @@ async def test_a_paid_answer_is_stored_though_the_caller_stops() -> None:
     assert again.asked == []
 
 
+class Hanging:
+    """A model that never answers; whether it has sent anything is as told."""
+
+    def __init__(self, transcripts: Transcripts, *, sends: bool) -> None:
+        self._transcripts, self._sends = transcripts, sends
+
+    async def complete(self, request: ChatRequest, key: CallKey) -> ChatAnswer:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            if self._sends:
+                self._transcripts.put(key, Transcript(sent={"model": "m"}, before=["unavailable: 503"]))
+        raise AssertionError
+
+
+@pytest.mark.parametrize("sends", [True, False])
+async def test_a_call_that_was_given_up_is_told(places: Places, sends: bool) -> None:
+    """Cancelled once something was sent, a call is recorded as failed; before that, it is none."""
+    transcripts = Transcripts()
+    async with places() as (store, blobs):
+        model = RecordedCalls(Hanging(transcripts, sends=sends), store, blobs, FakeClock(), transcripts=transcripts)
+        with anyio.move_on_after(0.05) as scope:
+            await model.complete(REQUEST, KEY)
+        assert scope.cancelled_caught
+        told = [(one.id, one.error, one.requests) for one in await calls_of(store, RUN)]
+        assert told == ([(KEY.id, "cancelled", 2)] if sends else [])
+        assert (await recorded(Counting(), store, blobs).complete(REQUEST, KEY)).content == "answer 1"
+
+
 async def test_a_store_that_hangs_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
     """The caller is not kept for ever."""
 
-    class Hanging(MemoryCalls):
+    class Stuck(MemoryCalls):
         async def put(self, run: RunId, field: str, record: bytes) -> bytes:
             await anyio.sleep_forever()
             raise AssertionError
 
     monkeypatch.setattr(module, "_STORE_S", 0.05)
     with pytest.raises(Unreachable, match="episode-1/execution/1"):
-        await recorded(Counting(), Hanging(), Memory()).complete(REQUEST, KEY)
+        await recorded(Counting(), Stuck(), Memory()).complete(REQUEST, KEY)
 
 
 async def test_a_question_that_json_has_no_form_for_is_refused() -> None:

@@ -85,7 +85,7 @@ class Place:
         """What one worker process asks."""
         longest_s: dict[Role, float] = dict.fromkeys(MODELS, 60.0)
         transcripts = Transcripts()
-        spending = SpendingModel(Wired(model, transcripts), self.ledger, budget, MODELS, longest_s)
+        spending = SpendingModel(Wired(model, transcripts), self.ledger, budget, MODELS, longest_s, transcripts)
         return RecordedCalls(spending, self.calls, self.blobs, SystemClock(), transcripts=transcripts)
 
     def key(self, name: str) -> str:
@@ -226,14 +226,28 @@ async def test_a_call_that_asked_nobody_costs_nothing(there: Any) -> None:
         assert (await place.ledger.spent(RUN)).calls == 1
 
 
-async def test_a_cancelled_call_gives_its_place_back(there: Any) -> None:
+async def test_a_call_cancelled_before_it_asked_gives_its_place_back(there: Any) -> None:
     """Nobody will record it, so it was none."""
+    async with there() as place:
+        budget = Budget(max_calls=1)
+        longest_s: dict[Role, float] = dict.fromkeys(MODELS, 60.0)
+        waiting = SpendingModel(Answering(together=2), place.ledger, budget, MODELS, longest_s, Transcripts())
+        with anyio.move_on_after(0.05):
+            await waiting.complete(asking(), key(1))
+        assert await place.redis.zcard(place.key("spending")) == 0
+        await place.worker(Answering(), budget).complete(asking(), key(2))
+
+
+async def test_a_call_cancelled_after_it_asked_is_a_call(there: Any) -> None:
+    """Its endpoint may want to be paid: it is recorded, and no other takes its place in between."""
     async with there() as place:
         budget = Budget(max_calls=1)
         with anyio.move_on_after(0.05):
             await place.worker(Answering(together=2), budget).complete(asking(), key(1))
         assert await place.redis.zcard(place.key("spending")) == 0
-        await place.worker(Answering(), budget).complete(asking(), key(2))
+        assert (await place.ledger.spent(RUN)).calls == 1
+        with pytest.raises(RunSpent):
+            await place.worker(Answering(), budget).complete(asking(), key(2))
 
 
 async def test_a_dead_workers_call_can_be_made_again(there: Any) -> None:
