@@ -20,6 +20,7 @@ from infra.token_estimates import (
     shares,
     told_window,
 )
+from runtime.calls import call_usage
 from runtime.logger import Logger
 from runtime.ports import CallKey, ChatAnswer, ChatRequest, TokenUsage
 from runtime.settings import ModelSettings
@@ -127,6 +128,5 @@ class Fitting:
 
 def tokens_of(usage: TokenUsage) -> int:
     """What a call came to, counted or estimated."""
-    prompt = usage.estimated_prompt_tokens if usage.prompt_tokens is None else usage.prompt_tokens
-    answer = usage.estimated_completion_tokens if usage.completion_tokens is None else usage.completion_tokens
-    return (prompt or 0) + (answer or 0)
+    told = call_usage(usage)
+    return (told.prompt_estimate or 0) + (told.completion_estimate or 0)
