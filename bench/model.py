@@ -4,7 +4,7 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from itertools import count
 from typing import Any
 
@@ -57,20 +57,16 @@ def _subject(runner: asyncio.Runner, what: str, ask: Callable[[], Awaitable[obje
     return Subject(what=what, run=lambda: runner.run(_all(ask, calls)), operations=AT_ONCE * calls)
 
 
-class _endpoint:  # noqa: N801 - it reads as a function
+@contextmanager
+def _endpoint() -> Iterator[str]:
     """Its address."""
-
-    def __enter__(self) -> str:
-        command = [sys.executable, "-m", "bench.model_endpoint"]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert self._process.stdout is not None
-        return f"http://127.0.0.1:{int(self._process.stdout.readline())}/v1"
-
-    def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.wait()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
+    command = [sys.executable, "-m", "bench.model_endpoint"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield f"http://127.0.0.1:{int(process.stdout.readline())}/v1"
+        finally:
+            process.kill()
 
 
 async def _asking(held: AsyncExitStack, base_url: str, redis_url: str) -> dict[str, Callable[[], Awaitable[object]]]:
@@ -92,7 +88,7 @@ async def _asking(held: AsyncExitStack, base_url: str, redis_url: str) -> dict[s
 
     def asked(one: ChatModel) -> Callable[[], Awaitable[object]]:
         def ask() -> Awaitable[object]:
-            key = CallKey(run=RunId("b"), stream=StreamId(f"episode-{next(number)}"), stage="diagnosis", ordinal=1)
+            key = CallKey(run=RunId("b"), stream=StreamId(f"episode-{next(number)}"), stage="gate", ordinal=1)
             return one.complete(request, key)
 
         return ask
