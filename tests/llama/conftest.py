@@ -35,7 +35,7 @@ def weights() -> Path:
 @pytest.fixture(scope="session")
 def llama(weights: Path) -> Iterator[str]:
     """The address of the server, which may still be loading its model."""
-    command = [ENVIRONMENT / "bin" / "python", ROOT / "real_model" / "llama_server.py", weights]
+    command = [ENVIRONMENT / "bin" / "python", ROOT / "bench" / "real_model" / "llama_server.py", weights]
     process = subprocess.Popen(
         [*map(str, command), "--context", str(CONTEXT)],
         stdin=subprocess.PIPE,

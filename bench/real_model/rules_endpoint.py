@@ -14,9 +14,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
+from bench.real_model.rules import calls_in, diagnosis, reference
 from infra.rehearsal.asking import read_request
 from infra.rehearsal.key import AnswerKey
-from real_model.rules import calls_in, diagnosis, reference
 
 MODEL = "rules-over-the-reference"
 _TRAJECTORY = re.compile(r"<trajectory>\n?(.*?)\n?</trajectory>", re.DOTALL)

@@ -1,6 +1,6 @@
 """Serve a GGUF file with the HTTP server of llama.cpp, on loopback, until a signal or the end of standard input.
 
-    .llama-venv/bin/python real_model/llama_server.py MODEL [--slots N] [--context TOKENS]
+    .llama-venv/bin/python bench/real_model/llama_server.py MODEL [--slots N] [--context TOKENS]
 
 Run as a file, in the environment of `llama.lock`: it imports nothing of this project. The address is printed when the
 port is chosen, before the model is loaded; until it is, every path answers 503.

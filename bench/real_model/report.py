@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from real_model.runs import Played
+from bench.real_model.runs import Played
 from runtime.statistics import Interval, mcnemar, paired, paired_difference, wilson
 
 

@@ -1,6 +1,6 @@
 """`make real-model`: a real model of 1.5 billion weights plays tasks that resemble each other, on this machine.
 
-    python -m real_model [--tasks N]
+    python -m bench.real_model [--tasks N]
 
 Three runs over one stream of tasks: without memory; with memory and the model as its own gate; with memory and a gate
 of rules that know the reference answers. Planner and executor are the model in all three. The stream is the seven
@@ -18,18 +18,18 @@ from pathlib import Path
 
 import anyio
 
+from bench.real_model import report
+from bench.real_model.families import DOMAIN, families, later, stream
+from bench.real_model.rules import labels
+from bench.real_model.rules_endpoint import MODEL as RULES
+from bench.real_model.rules_endpoint import rules_endpoint
+from bench.real_model.runs import Arm, ChimeFailed, Played, exported, play
+from bench.real_model.weights import MODEL, UnknownWeights, weights
 from infra import environments
 from infra.environments.answers import answer_key as answers_of
 from infra.rehearsal.key import AnswerKey, answer_key
-from real_model import report
-from real_model.families import DOMAIN, families, later, stream
-from real_model.rules import labels
-from real_model.rules_endpoint import MODEL as RULES
-from real_model.rules_endpoint import rules_endpoint
-from real_model.runs import Arm, ChimeFailed, Played, exported, play
-from real_model.weights import MODEL, UnknownWeights, weights
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 #: seconds an episode takes, about: an estimate for whoever waits
 _EPISODE_S = 80
 #: a stream that shows each family twice and a half
@@ -38,7 +38,9 @@ DEFAULT_TASKS = 18
 
 def main(arguments: Sequence[str]) -> int:
     """Fetch, serve, play, count; 3 where the weights or the server cannot be had."""
-    parser = argparse.ArgumentParser(prog="python -m real_model", description="A real model, with memory and without.")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.real_model", description="A real model, with memory and without."
+    )
     parser.add_argument("--tasks", type=int, default=DEFAULT_TASKS, help="length of the stream (at most 87)")
     parser.add_argument("--home", type=Path, default=ROOT / ".chime", help="where BFCL is installed and runs are kept")
     chosen = parser.parse_args(arguments)
@@ -89,7 +91,8 @@ async def _answers(home: Path) -> AnswerKey:
 @contextmanager
 def llama(file: Path) -> Iterator[str]:
     """The model behind llama.cpp's server, in the environment that holds it; the address."""
-    command = [ROOT / ".llama-venv" / "bin" / "python", ROOT / "real_model" / "llama_server.py", file, "--slots", "2"]
+    server = Path(__file__).with_name("llama_server.py")
+    command = [ROOT / ".llama-venv" / "bin" / "python", server, file, "--slots", "2"]
     process = subprocess.Popen(
         list(map(str, command)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )

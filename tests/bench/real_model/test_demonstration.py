@@ -8,13 +8,13 @@ from typing import Any
 import httpx
 import pytest
 
+from bench.real_model import report
+from bench.real_model.families import families, later, stream
+from bench.real_model.rules import calls_in, diagnosis
+from bench.real_model.rules_endpoint import rules_endpoint
+from bench.real_model.runs import Played, played
+from bench.real_model.weights import UnknownWeights, joined
 from infra.rehearsal.key import Call, KeyTask, answer_key
-from real_model import report
-from real_model.families import families, later, stream
-from real_model.rules import calls_in, diagnosis
-from real_model.rules_endpoint import rules_endpoint
-from real_model.runs import Played, played
-from real_model.weights import UnknownWeights, joined
 from runtime.diagnosis import read_diagnosis
 
 IDS = [f"live_simple_{n}-{family}-{k}" for n, (family, k) in enumerate((f, k) for f in (3, 7) for k in range(10))]
