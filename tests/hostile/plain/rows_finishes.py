@@ -107,6 +107,8 @@ def _parts_of_mistral(plain: Body, asked: Asked) -> None:
     message["content"] = [thinking, {"type": "text", "text": message.get("content") or ""}]
 
 
+#: what a server counts of an answer that is none was paid for all the same
+_PAID = of(planner=used(), executor=used(usage="counted"), gate=used(usage="counted"))
 _INSIDE = used(flags=("thinking_in_answer",))
 
 ROWS: list[Row] = [
@@ -148,7 +150,7 @@ ROWS: list[Row] = [
     row("DeepSeek: insufficient_system_resource, once",
         play=first(said("half an an", finish="insufficient_system_resource")), expect=retried("unavailable")),
     row("DeepSeek: insufficient_system_resource, always",
-        play=always(said("half an an", finish="insufficient_system_resource")), expect=unavailable("unavailable")),
+        play=always(said("half an an", finish="insufficient_system_resource")), expect=both(unavailable("unavailable"), _PAID)),
     row("vLLM: abort, once", play=first(said("half an an", finish="abort")), expect=retried("unavailable")),
     row("OpenRouter: error, once", play=first(said("half an an", finish="error")), expect=retried("unavailable")),
     # -- thinking
