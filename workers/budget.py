@@ -70,7 +70,7 @@ def reached(spent: Spent, budget: Budget, models: Mapping[Role, str]) -> RunSpen
     return None
 
 
-def shown(spent: Spent, budget: Budget, models: Mapping[Role, str]) -> str:
+def budget_said(spent: Spent, budget: Budget, models: Mapping[Role, str]) -> str:
     """What is spent of each bound; "" without bounds."""
     cost = spent.cost(models, budget)
     parts = [

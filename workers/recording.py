@@ -15,7 +15,7 @@ from workers.configuration import RecordingSettings
 REPLAY = "replay"
 
 
-def recorded(recording: RecordingSettings) -> dict[str, Any]:
+def recording_part(recording: RecordingSettings) -> dict[str, Any]:
     """What a run's operational part holds of `recording`: nothing where answers are neither kept nor played."""
     return {"recording": msgspec.to_builtins(recording)} if recording.record or recording.replay else {}
 

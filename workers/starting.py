@@ -23,11 +23,11 @@ from runtime.ports import Environment, Role
 from runtime.prompting import Prompts, load_prompts
 from runtime.protocol import Part, Protocol, TaskList, task_list
 from runtime.task import Description, Task
-from workers import recording
 from workers.budget import recorded
 from workers.configuration import ROLES, Configuration
 from workers.connections import Server
 from workers.header import Head, head, recorded_head
+from workers.recording import recording_part
 from workers.sources import banks_at, newest_version
 from workers.views.banks import version_at
 
@@ -164,7 +164,7 @@ def operational(configuration: Configuration) -> dict[str, Any]:
     found = {"endpoints": endpoints, "slots": configuration.run.slots, "bank": {"store": configuration.bank.store}}
     models: dict[Role, str] = {role: configuration.model(role).model for role in ROLES}
     found |= recorded(configuration.budget, configuration.prices, models)
-    found |= recording.recorded(configuration.recording)
+    found |= recording_part(configuration.recording)
     embedder = embedders.options(configuration.embedder.name, configuration.embedder.given()).operational
     return found | ({"embedder": embedder} if embedder else {})
 

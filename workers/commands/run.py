@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from events.errors import BadInput, Mismatch
 from infra.embedding_identity import short
-from workers.budget import shown
+from workers.budget import budget_said
 from workers.configuration import ROLES
 from workers.connections import Server
 from workers.gate_rates import GateFigures
@@ -141,7 +141,7 @@ def _facts(one: Summary) -> dict[str, object]:
         "log": f"{one.events} events, {one.started_at} to {one.last_at}",
     }
     if one.budget is not None and one.spent is not None:
-        facts["budget"] = shown(one.spent, one.budget, {role: one.models.get(role, "") for role in ROLES})
+        facts["budget"] = budget_said(one.spent, one.budget, {role: one.models.get(role, "") for role in ROLES})
     if one.pace:
         facts["pace"] = "; ".join(map(pace_said, one.pace))
     if seed is not None:

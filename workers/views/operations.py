@@ -17,7 +17,7 @@ from infra.rq_standing import HostFacts
 from infra.spending import Spent
 from runtime.ports import JobFailure, LogOverview, Role
 from runtime.settings import Budget
-from workers.budget import asked_models, budget_in, shown
+from workers.budget import asked_models, budget_in, budget_said
 from workers.connections import Server
 from workers.views.runs import DAMAGED, run_row
 
@@ -186,7 +186,7 @@ async def _spending(there: Server, seen: LogOverview) -> SpendingRow | None:
     if budget.is_free and not pace:
         return None
     spent = await there.ledger.spent(seen.run) if there.ledger is not None and not budget.is_free else None
-    told = shown(spent, budget, models) if spent is not None else ""
+    told = budget_said(spent, budget, models) if spent is not None else ""
     return SpendingRow(run=seen.run, budget=None if budget.is_free else budget, spent=spent, told=told, pace=pace)
 
 
