@@ -150,7 +150,8 @@ ROWS: list[Row] = [
     row("DeepSeek: insufficient_system_resource, once",
         play=first(said("half an an", finish="insufficient_system_resource")), expect=retried("unavailable")),
     row("DeepSeek: insufficient_system_resource, always",
-        play=always(said("half an an", finish="insufficient_system_resource")), expect=both(unavailable("unavailable"), _PAID)),
+        play=always(said("half an an", finish="insufficient_system_resource")),
+        expect=both(unavailable("unavailable"), _PAID)),
     row("vLLM: abort, once", play=first(said("half an an", finish="abort")), expect=retried("unavailable")),
     row("OpenRouter: error, once", play=first(said("half an an", finish="error")), expect=retried("unavailable")),
     # -- thinking
