@@ -165,6 +165,10 @@ _STREAM = (
     r"stream_options|[`'\"]stream[`'\"]|\bstream(?:ing)? (?:mode|calls?|responses?|is|must|parameter)"
     r"|enable the stream|to stream this|^stream\b|stream=true"
 )
+_STREAMS = (
+    r"(?:not|only) supports? (?:the )?stream|(?:not|n.t) stream\b|only non-stream"
+    r"|\bstream(?:ing)? (?:is )?(?:not |un)(?:support|available|implemented|enabled)"
+)
 _SYSTEM = (
     r"(?:system|developer)[ _-](?:role|message|prompt|instruction)s?|role:? [`'\"]?(?:system|developer)|roles must"
     r"|[`'\"](?:system|developer)[`'\"]|only user[^.]{0,60}roles"
@@ -251,7 +255,7 @@ TABLE: tuple[Row, ...] = (
     ),
     _lacks("tools", "a tool's schema, or a choice among tools", r"schema for (?:function|tool)", _no("tool_choice")),
     _lacks("thinking", "the switch for thinking, or its absence", r"not support thinking", _no(_THINKING)),
-    _lacks("stream", "a stream, or an answer in one piece", r"(?:not|only) supports? (?:the )?stream", _no(_STREAM)),
+    _lacks("stream", "a stream, or an answer in one piece", _STREAMS, _no(_STREAM)),
     _lacks("parallel_tools", "several calls at once", r"single tool[- ]calls?", _no(r"parallel[_ ]tool[_ ]calls?")),
     _lacks("max_tokens", "the cap of an answer, its name or its size", *_CAPS),
     _lacks("schema", "a schema, or JSON at all", _FORMAT),

@@ -133,6 +133,10 @@ LACKS: list[tuple[str, int, str]] = [
     ("stream", 400, "The 'stream_options' parameter is only allowed when 'stream' is enabled; not allowed here"),
     ("stream", 422, "['body', 'stream_options']: Extra inputs are not permitted"),
     ("stream", 501, "Streaming is not supported for this model"),
+    ("stream", 400, "the rehearsal model does not stream"),
+    ("stream", 400, "Streaming not supported"),
+    ("stream", 400, "This deployment cannot stream."),
+    ("stream", 400, "Only non-streaming requests are accepted"),
 ]
 
 #: everything else: status, error, kind, action
