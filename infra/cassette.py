@@ -105,7 +105,9 @@ class Player:
         if take is not None:
             return _outcome(take)
         if self._model is None:
-            raise RunStopped("not_recorded", f"{self._folder} holds no answer for call {key.id} of the {request.role}")
+            name = self._names.get(request.role, "")
+            told = f"{self._folder} holds no answer for call {key.id} of the {request.role} ({name})"
+            raise RunStopped("not_recorded", told)
         _log.info("call_not_recorded", run_id=key.run, call=key.id, model_role=request.role)
         return await self._model.complete(request, key)
 

@@ -39,8 +39,8 @@ async def owner_of(endpoint: ServerSettings, keys: Mapping[str, str]) -> str | N
         except Failed as failed:
             failure = failed.failure.shown(clients.key(endpoint))
             if failure.kind == "key":
-                name = endpoint.api_key_env or "(none is configured)"
-                raise RunStopped("key", f"{endpoint.base_url} refuses the key in {name}", failure.status) from failed
+                told = f"{endpoint.base_url} {_refused_key(endpoint.api_key_env, clients.key(endpoint))}"
+                raise RunStopped("key", told, failure.status) from failed
             if failure.status is None:
                 told = f"no model endpoint answers at {endpoint.base_url}: {failure.reason}; is it running?"
                 raise Unreachable(told) from failed
@@ -48,6 +48,13 @@ async def owner_of(endpoint: ServerSettings, keys: Mapping[str, str]) -> str | N
         except (ValueError, TypeError, LookupError, RecursionError):
             return None  # a list of another shape says nothing
     return owner if isinstance(owner, str) else None
+
+
+def _refused_key(name: str, key: str) -> str:
+    """What is wrong with a key, by the name of its variable."""
+    if key:
+        return f"refuses the key in {name}"
+    return f"wants a key: set {name}" if name else "wants a key: name its variable with --api-key-env"
 
 
 def window_in(row: Mapping[str, Any]) -> int | None:

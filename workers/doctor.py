@@ -392,12 +392,12 @@ async def _models(
                 for endpoint, model in asked:
                     tasks.start_soon(ask, endpoint, model)
     for (endpoint, model), roles in asked.items():
-        yield _model(f"model {model.model} ({', '.join(roles)})", endpoint, found.get((endpoint, model)))
+        yield _model(f"model {model.model} ({', '.join(roles)})", endpoint, model.model, found.get((endpoint, model)))
 
 
-def _model(check: str, endpoint: EndpointSettings, probed: Probed | None) -> Row:
+def _model(check: str, endpoint: EndpointSettings, model: str, probed: Probed | None) -> Row:
     """How a model answers, and the settings that would fit it better."""
-    where = f"chime model probe {endpoint.base_url} MODEL"
+    where = f"chime model probe {endpoint.base_url} {model}"
     if probed is None:
         detail = f"no answers to a few short questions within {_ENDPOINT_S:g} s"
         return Row(check=check, status="warn", detail=detail, fix=f"wait until it has loaded; {where} shows more")
@@ -431,7 +431,12 @@ def _endpoint(check: str, base_url: str, key_name: str, key: str, models: set[st
             )
             return Row(check=check, status="fail", detail=f"{base_url} refuses the key ({error.code})", fix=fix)
         detail = f"{base_url} answers {error.code} to GET /models; it may still chat"
-        return Row(check=check, status="warn", detail=detail, fix="check that base_url ends in /v1")
+        fix = (
+            "look at the row of its model"
+            if error.code == 429 or error.code >= 500
+            else "check that base_url ends in /v1"
+        )
+        return Row(check=check, status="warn", detail=detail, fix=fix)
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
         fix = "start the server, or correct base_url (chime model rehearse serves one without a network)"

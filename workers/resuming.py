@@ -6,12 +6,13 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from events.errors import BadInput
 from events.kinds import RunStarted
 from runtime.ports import Role
 from runtime.settings import Budget, BudgetSettings, EndpointSettings, ModelSettings
 from workers.bank_store import named_store
 from workers.budget import asked_models, budget_in, recorded
-from workers.configuration import ROLES, RecordingSettings
+from workers.configuration import NOWHERE, ROLES, RecordingSettings
 from workers.layers import Resolved
 from workers.recording import recording_in
 
@@ -31,7 +32,8 @@ def resumed_operational(resolved: Resolved, there: Mapping[str, Any], models: Ma
         models: of its header.
 
     Raises:
-        BadInput: its cost is bounded from now on, and a model has no price.
+        BadInput: its cost is bounded from now on, and a model has no price; or what is not recorded is to be asked
+            for, and it has no endpoint.
     """
     configuration = resolved.configuration
     endpoints = {role: dict(there.get("endpoints", {}).get(role, {})) for role in ROLES}
@@ -53,7 +55,21 @@ def resumed_operational(resolved: Resolved, there: Mapping[str, Any], models: Ma
     }
     if limits:
         now["limits"] = {**there.get("limits", {}), **limits}
-    return now | _budget(resolved, budget_in(there), asked_models(models)) | _recording(resolved, recording_in(there))
+    now |= _budget(resolved, budget_in(there), asked_models(models)) | _recording(resolved, recording_in(there))
+    _assert_answered(endpoints, recording_in(now))
+    return now
+
+
+def _assert_answered(endpoints: Mapping[Role, Mapping[str, Any]], recording: RecordingSettings) -> None:
+    """Somebody can be asked for whatever is not played.
+
+    Raises:
+        BadInput: nobody can.
+    """
+    if recording.replay and not recording.loose:
+        return
+    if any(endpoint.get("base_url") == NOWHERE for endpoint in endpoints.values()):
+        raise BadInput("the run was played from recorded answers and has no endpoint: give --base-url URL")
 
 
 def _budget(resolved: Resolved, there: Budget, models: Mapping[Role, str]) -> dict[str, Any]:

@@ -60,6 +60,14 @@ async def test_a_refused_key_is_told_by_the_name_of_its_variable(status: int) ->
     assert SECRET not in str(caught.value)
 
 
+@pytest.mark.parametrize(("name", "told"), [("K", "wants a key: set K$"), ("", "wants a key: name its variable")])
+async def test_a_key_that_nobody_gave_is_asked_for(name: str, told: str) -> None:
+    """A variable that is empty is another fault than a wrong key."""
+    async with scripted(failed(401, "no key")) as server:
+        with pytest.raises(RunStopped, match=told):
+            await owner_of(EndpointSettings(base_url=server.url, api_key_env=name), {})
+
+
 async def test_nobody_listening_is_unreachable() -> None:
     """The address is named."""
     async with scripted(OK) as server:

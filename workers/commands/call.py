@@ -21,6 +21,7 @@ from runtime.ports import Blobs, CallKey, ChatAnswer, Role
 from runtime.settings import EndpointSettings, ModelSettings
 from runtime.task import Message
 from workers.commands.episode import episode_number
+from workers.configuration import NOWHERE
 from workers.connections import Source
 from workers.engine import operational_of
 from workers.header import recorded_head
@@ -73,9 +74,10 @@ def list_calls(
         async with opened(invocation, run) as source:
             return await _records(source, stream)
 
+    records = run_async(work)
     shown = [
         one
-        for one in run_async(work)
+        for one in records
         if (role is None or one.role == role)
         and not (failed and not one.error)
         and not (odd and not (one.error or one.requests > 1 or one.flags or one.left_out))
@@ -88,7 +90,7 @@ def list_calls(
             Column("out", "right"), Column("requests", "right"), Column("odd", wide=True),
         ],
         [_cells(one) for one in shown],
-        empty="no calls",
+        empty="no such calls" if records else "no calls",
     )  # fmt: skip
 
 
@@ -200,6 +202,7 @@ async def _again(
     """The question of `record` to the run's endpoint, or another one.
 
     Raises:
+        BadInput: the run has no endpoint, or its header says nothing of it.
         ModelUnavailable, ModelRefused, RunStopped: it is not answered.
     """
     blobs = _bodies(source)
@@ -211,6 +214,8 @@ async def _again(
         endpoint = msgspec.convert(operational.get("endpoints", {})[role] | changes, EndpointSettings)
     except (KeyError, msgspec.ValidationError) as error:
         raise BadInput(f"the run's header does not say how the {role} is asked: {error}") from error
+    if endpoint.base_url == NOWHERE:
+        raise BadInput("the run was played from recorded answers and has no endpoint: give --base-url URL")
     settings = msgspec.structs.replace(settings, model=model or settings.model)
     request = await request_of(blobs, source.log.run, record)
     recorded = await answer_of(blobs, source.log.run, record)

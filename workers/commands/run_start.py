@@ -274,6 +274,10 @@ def _way_on(run: RunId, kind: str) -> str:
         )
     if kind == RunSpent.kind:
         return f"Go on with a higher bound: chime run resume {run} --max-cost, --max-tokens or --max-calls"
+    if kind == "not_recorded":
+        return f"To ask for what is missing: chime run resume {run} --loose --base-url URL"
+    if kind == "not_found":
+        return f"Most addresses end in /v1; with the right one: chime run resume {run} --base-url URL"
     return f"Go on with: chime run resume {run}"
 
 
@@ -336,6 +340,8 @@ async def _begun(invocation: Invocation, there: Server, run: RunId, choice: Choi
     """The run's head is in the log: the same command again goes on with the same run."""
     configuration = invocation.configuration
     await assert_bank_there(there, configuration.bank.store)
+    if configuration.recording.loose and not configuration.recording.replay:
+        raise BadInput("--loose is for answers that --replay FOLDER lacks: give that too")
     assert_at_hand(configuration.recording)
     loaded = environments.load(
         choice.environment, invocation.home(), limits=Limits(max_hosts=1), environ=invocation.environment

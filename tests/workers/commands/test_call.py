@@ -76,6 +76,8 @@ def test_calls_are_listed_shown_and_asked_again(chime, rehearsal):
         "episode-1/gate/1"
     ]
     assert chime.json("call", "list", "a", "--failed")["data"] == []
+    chime("call", "list", "a", "--failed")
+    assert "no such calls" in chime.err
     [shown] = chime.json("call", "show", "a", "episode-1/planning/1")["data"]
     assert shown["wire"]["sent"]["messages"] == shown["messages"]
     assert shown["wire"]["sent"]["model"] == MODEL
@@ -122,6 +124,11 @@ def test_a_missing_answer_stops_the_run(chime, rehearsal, folder):
         path.unlink()
     chime(*toy("", "b"), "--replay", "answers", code=3)
     assert "no answer for call episode-2/gate/1" in chime.err
+    assert "chime run resume b --loose --base-url URL" in chime.err
+    chime("run", "resume", "b", "--in-process", "--loose", code=2)
+    assert "give --base-url URL" in chime.err
+    chime("call", "replay", "b", "episode-2/planning/1", code=2)
+    assert "give --base-url URL" in chime.err
     chime("run", "resume", "b", "--in-process", "--loose", "--base-url", rehearsal)
     assert chime.json("run", "show", "b")["data"]["digest"] == chime.json("run", "show", "a")["data"]["digest"]
 
@@ -132,8 +139,9 @@ def test_a_missing_answer_stops_the_run(chime, rehearsal, folder):
         (["--replay", "nothing"], "holds no recorded answers"),
         (["--record", "/proc/answers"], "cannot be recorded"),
         (["-s", "recording.record=answers"], "must be a path from /"),
+        (["--loose"], "give that too"),
     ],
-    ids=["nothing recorded", "nowhere to record", "half a path"],
+    ids=["nothing recorded", "nowhere to record", "half a path", "nothing to be loose with"],
 )
 def test_unfit_folders_are_refused(chime, words, told):
     """Before anything is started: one line, 2."""
