@@ -1,5 +1,7 @@
 """`chime config`."""
 
+import json
+
 import click
 
 from workers.invocation import Invocation, chime_command
@@ -51,6 +53,8 @@ def _cell(value: object) -> str:
             return "-"
         case "":
             return '""'
+        case bool():
+            return json.dumps(value)
         case float() if value.is_integer():
             return str(int(value))
         case _:
