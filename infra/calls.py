@@ -284,13 +284,13 @@ class RecordedCalls:
     ) -> CallRecord:
         """The record of a call whose bodies are stored: whoever finds it finds what it names."""
         took_s = self._clock.monotonic() - began
-        wire = self._transcripts.take(key)
+        transcript = self._transcripts.take(key)
         bodies = _Bodies([*asked.messages, message_list(asked.messages), asked.rest])
         answered = bodies.place(msgspec.json.encode(answer)) if answer else None
-        sent = [canonical(message) for message in wire.sent.get("messages", ())] if wire else []
+        sent = [canonical(message) for message in transcript.sent.get("messages", ())] if transcript else []
         listed = bodies.place(*sent, message_list(sent)) if sent else None
-        rest = bodies.place(canonical(wire.sent | {"messages": None})) if wire and wire.sent else None
-        received = bodies.place(wire.received.encode()) if wire and wire.received else None
+        rest = bodies.place(canonical(transcript.sent | {"messages": None})) if transcript and transcript.sent else None
+        received = bodies.place(transcript.received.encode()) if transcript and transcript.received else None
         names = await self._blobs.put_many(key.run, bodies.all)
 
         def name(place: int | None) -> str:
@@ -315,9 +315,9 @@ class RecordedCalls:
             sent_messages=name(listed),
             sent=name(rest),
             received=name(received),
-            requests=len(wire.before) + 1 if wire else 0,
-            before=wire.before if wire else [],
-            first_byte_ms=wire.first_byte_ms if wire else None,
+            requests=len(transcript.before) + 1 if transcript else 0,
+            before=transcript.before if transcript else [],
+            first_byte_ms=transcript.first_byte_ms if transcript else None,
         )
 
     async def _failed(

@@ -28,7 +28,7 @@ from infra.model_context import characters_in
 from infra.model_errors import Failed, Failure, unsendable
 from infra.openai_client import Clients, Exchange
 from infra.pacing import UNPACED, Pace
-from infra.redaction import redacted
+from infra.redaction import redacted, without_key
 from infra.token_estimates import TokenEstimates, checked
 from infra.transcripts import LONGEST, Transcript, Transcripts
 from infra.tries import Tries
@@ -83,19 +83,19 @@ class OpenAIModel:
 
     async def complete(self, request: ChatRequest, key: CallKey) -> ChatAnswer:
         """As `runtime.ports.ChatModel.complete`."""
-        wire = _Wire(self._clients.key(self._endpoints[request.role]))
+        exchanges = _Exchanges(self._clients.key(self._endpoints[request.role]))
         try:
-            answer = await self._complete(_sendable(request), key, wire)
+            answer = await self._complete(_sendable(request), key, exchanges)
         except (RunStopped, ModelRefused, ModelUnavailable) as final:
-            final.usage = together(wire.spent)
+            final.usage = together(exchanges.spent)
             raise
         else:
-            return replace(answer, usage=with_tries(answer.usage, together(wire.spent)))
+            return replace(answer, usage=with_tries(answer.usage, together(exchanges.spent)))
         finally:
-            if self._transcripts is not None and wire.sent:
-                self._transcripts.put(key, wire.transcript())
+            if self._transcripts is not None and exchanges.sent:
+                self._transcripts.put(key, exchanges.transcript())
 
-    async def _complete(self, request: ChatRequest, key: CallKey, wire: "_Wire") -> ChatAnswer:
+    async def _complete(self, request: ChatRequest, key: CallKey, exchanges: "_Exchanges") -> ChatAnswer:
         model, endpoint = self._models[request.role], self._endpoints[request.role]
         place, secret = Place(endpoint.base_url, model.model), self._clients.key(endpoint)
         tries = Tries(endpoint, secret, self._clients.breakers[place], self._clock, self._rng, endpoint.retry_budget)
@@ -106,10 +106,10 @@ class OpenAIModel:
             window = window_of(endpoint, abilities)
             sent = fitting.sent(window)
             try:
-                answer = await self._answer(fitting, sent, abilities, tries, wire)
+                answer = await self._answer(fitting, sent, abilities, tries, exchanges)
             except Failed as failed:
                 failure, told, cause = failed.failure, failed.failure.shown(secret), failed.__cause__
-                wire.failed(told, failed.body, sent)
+                exchanges.failed(told, failed.body, sent)
             else:
                 self._learn(place, found)
                 tries.answered()
@@ -135,7 +135,7 @@ class OpenAIModel:
             await self._clock.sleep(pause_s)
 
     async def _answer(
-        self, fitting: Fitting, sent: Sent, abilities: Abilities, tries: Tries, wire: "_Wire"
+        self, fitting: Fitting, sent: Sent, abilities: Abilities, tries: Tries, exchanges: "_Exchanges"
     ) -> ChatAnswer:
         """One try, in its turn.
 
@@ -146,11 +146,12 @@ class OpenAIModel:
         endpoint = self._endpoints[request.role]
         asked = parameters(request, model, endpoint, abilities, sent.cap)
         async with self._pace.request(place, endpoint, sent.prompt_tokens + sent.cap) as turn:
-            wire.begin(asked)
+            exchanges.begin(asked)
             try:
                 exchange = await self._clients.post(streamed(endpoint, abilities), asked, tries.limit_s)
-                wire.came(exchange)
-                answer = completion(exchange.body, request, fitting.key, datetime.fromisoformat(self._clock.utc()))
+                exchanges.came(exchange)
+                now = datetime.fromisoformat(self._clock.utc())
+                answer = _keyless(completion(exchange.body, request, fitting.key, now), self._clients.key(endpoint))
             except Failed as failed:
                 if failed.failure.status == 429:
                     turn.limited(failed.failure.retry_after_s)
@@ -165,7 +166,7 @@ class OpenAIModel:
             self._clients.learnt[place] = self._clients.learnt.get(place, NOTHING_LEARNT).also(found)
 
 
-class _Wire:
+class _Exchanges:
     """What went over the wire for one call so far.
 
     Args:
@@ -203,13 +204,20 @@ class _Wire:
 
     def transcript(self) -> Transcript:
         """Of the call, which has ended."""
-        received = redacted(self._received.replace(self._secret, "***") if self._secret else self._received)
+        received = redacted(without_key(self._received, self._secret))
         return Transcript(
             sent=self.sent,
             received=received[:LONGEST],
             first_byte_ms=self._first_byte_ms,
             before=self._failed[: self._requests - 1],
         )
+
+
+def _keyless(answer: ChatAnswer, key: str) -> ChatAnswer:
+    """`answer` without the key that was sent with its question: it would come into plans, memories and prompts."""
+    written = msgspec.json.encode(answer).decode()
+    told = without_key(written, key)
+    return answer if told == written else msgspec.json.decode(told, type=ChatAnswer)
 
 
 def _sendable(request: ChatRequest) -> ChatRequest:
