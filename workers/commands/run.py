@@ -21,7 +21,7 @@ from workers.views.comparison import Comparison, Side
 from workers.views.comparison import compare as compared
 from workers.views.pace import pace_said
 from workers.views.runs import DAMAGED, RunRow, run_row
-from workers.views.summary import Summary, summarized
+from workers.views.summary import Summary, abandoned_why, summarized
 from workers.views.usage import RoleUsage, TotalUsage, completion_said, cost_said, prompt_said
 
 #: a figure of the archived part, where that is not at hand
@@ -129,7 +129,7 @@ def _facts(one: Summary) -> dict[str, object]:
         "policy": one.policy + (" (frozen: reads version 0, learns nothing)" if one.frozen else ""),
         "models": ", ".join(f"{role} {model}" for role, model in one.models.items()),
         "lag": f"{one.lag} (concurrency {one.concurrency}, epochs {one.epochs})",
-        "episodes": f"{one.episodes} of {one.episodes_total} begun, {one.abandoned} abandoned",
+        "episodes": f"{one.episodes} of {one.episodes_total} begun, {one.abandoned} abandoned{abandoned_why(one)}",
         "score": _score(one),
         "attribution": (labels or _UNKNOWN) + (f"; degraded: {_counts(one.degraded)}" if one.degraded else ""),
         "gate": gate_line(one.gate),

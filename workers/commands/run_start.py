@@ -49,7 +49,7 @@ from workers.run_stream import tell
 from workers.starting import Beginning, Choice, beginning, new_run_id
 from workers.views.at_hand import NOT_AT_HAND, summarized_at_hand
 from workers.views.standing import Standing
-from workers.views.summary import Summary
+from workers.views.summary import Summary, abandoned_why
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -248,7 +248,7 @@ def _driven(invocation: Invocation, run: RunId, given: Mapping[str, Any], choice
         why = f"run {run} stopped: {reason}. {_way_on(run, ended.kind)}"
         raise BudgetSpent(why) if ended.kind == RunSpent.kind else RunStopped("stopped", why)
     output.line(f"next: chime run show {run}, chime memory list {run}, chime log verify {run}")
-    told = [f"{summary.abandoned} abandoned"] if summary.abandoned else []
+    told = [f"{summary.abandoned} abandoned{abandoned_why(summary)}"] if summary.abandoned else []
     told += [f"{count} not judged ({reason})" for reason, count in summary.degraded.items() if reason in FAULTS]
     if told:
         output.note(f"finished with failures: {', '.join(told)}; chime episode list {run} names the episodes")

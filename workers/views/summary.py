@@ -50,6 +50,8 @@ SUMMARY_KINDS = frozenset(
     }
 )  # fmt: skip
 
+#: of a reason that has no word before a colon as much is shown, characters
+_WORD_CHARS = 40
 _LABELS = ("planning", "execution", "both", "none")
 
 
@@ -92,6 +94,8 @@ class Summary(Struct, frozen=True, kw_only=True):
     #: how the gate fared; None where that part of the log is not at hand
     gate: GateFigures | None
     abandoned: int
+    #: why, as far as the log at hand says: the first word of each reason, such as `context` or `worker_lost`
+    abandonments: dict[str, int]
     #: newest bank version
     bank_version: int
     digest: str
@@ -115,6 +119,12 @@ class Summary(Struct, frozen=True, kw_only=True):
     #: why the archived part of the log is not at hand; "" = it is. Without it usage, operations and recalls are unknown
     #: and empty; without its checkpoint attributions, degraded and bank sizes are so too, and `abandoned` is 0
     past: str = ""
+
+
+def abandoned_why(one: Summary) -> str:
+    """Behind a number of abandoned episodes: for what; "" where the log at hand does not say."""
+    told = ", ".join(f"{reason} {count}" for reason, count in sorted(one.abandonments.items()))
+    return f" ({told})" if told else ""
 
 
 @dataclass(slots=True)
@@ -143,6 +153,7 @@ class Summarizer:
     _usage: dict[Role, Usage] = field(default_factory=dict)
     _budget: Budget = field(default_factory=Budget)
     _abandoned: int = 0
+    _abandonments: Counter[str] = field(default_factory=Counter)
     _version: int = 0
     _digest: str = ""
     _position: int = 0
@@ -218,6 +229,7 @@ class Summarizer:
                     self._degraded[event.degraded] += 1
             case Abandoned():
                 self._abandoned += 1
+                self._abandonments[event.reason.partition(":")[0][:_WORD_CHARS]] += 1
             case _:
                 pass
 
@@ -314,6 +326,7 @@ class Summarizer:
             degraded=dict(sorted(self._degraded.items())),
             gate=None if self.past or not self._judged else self._gate.figures(),
             abandoned=self._abandoned,
+            abandonments=dict(self._abandonments),
             bank_version=self._version,
             digest=self._digest,
             bank_sizes={stage: self._sizes[stage] for stage in STAGES} if self._judged else {},

@@ -1,7 +1,7 @@
-from events.ids import RUN_STREAM, RunId
-from events.kinds import Noted
+from events.ids import RUN_STREAM, RunId, episode_stream
+from events.kinds import Abandoned, Noted
 from workers.configuration import Price
-from workers.views.summary import summarize
+from workers.views.summary import abandoned_why, summarize
 
 
 def test_figures_of_a_finished_run(made_run):
@@ -41,3 +41,21 @@ def test_the_store_is_the_last_one_named(made_run):
     one.events.pop()
     one.add(RUN_STREAM, Noted(topic="operational", facts={"bank": {"store": "weaviate"}}))
     assert summarize(one.events).bank_store == "weaviate"
+
+
+def test_abandoned_episodes_say_for_what(made_run):
+    """The first word of each reason is counted, however long and hostile what follows is."""
+    made = made_run()
+    made.events.pop()
+    for t, reason in (
+        (6, "context: 400 too long: 9 of 8"),
+        (7, "worker_lost"),
+        (8, "context: 400"),
+        (9, "\x1b[1m" * 99),
+    ):
+        made.add(episode_stream(t), Abandoned(stage="planning", reason=reason, attempts=1))
+    summary = summarize(made.events)
+    assert (summary.abandoned, summary.abandonments["context"], summary.abandonments["worker_lost"]) == (4, 2, 1)
+    assert abandoned_why(summary).endswith("context 2, worker_lost 1)")
+    assert max(map(len, summary.abandonments)) <= 40
+    assert abandoned_why(summarize(made_run().events)) == ""
