@@ -34,7 +34,7 @@ def budget_in(operational: Mapping[str, Any], otherwise: Budget = _FREE) -> Budg
         raise BadInput(f"the run's budget cannot be read: {error}") from error
 
 
-def recorded(bounds: BudgetSettings, prices: Mapping[str, Price], models: Mapping[Role, str]) -> dict[str, Any]:
+def budget_part(bounds: BudgetSettings, prices: Mapping[str, Price], models: Mapping[Role, str]) -> dict[str, Any]:
     """A budget as a run's operational part holds it: nothing where there is neither a bound nor a price.
 
     Args:

@@ -11,7 +11,7 @@ from events.kinds import RunStarted
 from runtime.ports import Role
 from runtime.settings import Budget, BudgetSettings, EndpointSettings, ModelSettings
 from workers.bank_store import named_store
-from workers.budget import asked_models, budget_in, recorded
+from workers.budget import asked_models, budget_in, budget_part
 from workers.configuration import NOWHERE, ROLES, RecordingSettings
 from workers.layers import Resolved
 from workers.recording import recording_in
@@ -77,7 +77,7 @@ def _budget(resolved: Resolved, there: Budget, models: Mapping[Role, str]) -> di
     configuration = resolved.configuration
     names = [name for name in BudgetSettings.__struct_fields__ if _given(resolved, f"budget.{name}", _GIVEN)]
     bounds = replace(there, **{name: getattr(configuration.budget, name) for name in names})
-    now = recorded(bounds, {**there.prices, **configuration.prices}, models)
+    now = budget_part(bounds, {**there.prices, **configuration.prices}, models)
     # What is no longer wanted must be said: a note adds to what stands in the header.
     return now or ({} if there == Budget() else {"budget": {}})
 

@@ -23,7 +23,7 @@ from runtime.ports import Environment, Role
 from runtime.prompting import Prompts, load_prompts
 from runtime.protocol import Part, Protocol, TaskList, task_list
 from runtime.task import Description, Task
-from workers.budget import recorded
+from workers.budget import budget_part
 from workers.configuration import ROLES, Configuration
 from workers.connections import Server
 from workers.header import Head, head, recorded_head
@@ -163,7 +163,7 @@ def operational(configuration: Configuration) -> dict[str, Any]:
     endpoints: dict[Role, Any] = {role: msgspec.to_builtins(configuration.endpoint(role)) for role in ROLES}
     found = {"endpoints": endpoints, "slots": configuration.run.slots, "bank": {"store": configuration.bank.store}}
     models: dict[Role, str] = {role: configuration.model(role).model for role in ROLES}
-    found |= recorded(configuration.budget, configuration.prices, models)
+    found |= budget_part(configuration.budget, configuration.prices, models)
     found |= recording_part(configuration.recording)
     embedder = embedders.options(configuration.embedder.name, configuration.embedder.given()).operational
     return found | ({"embedder": embedder} if embedder else {})

@@ -21,7 +21,7 @@ from infra.rehearsal import MODEL
 from infra.spending import CountedCalls, Ledger
 from runtime.ports import CallKey, ChatAnswer, ChatModel, ChatRequest
 from runtime.settings import Budget, BudgetSettings, Price
-from workers.budget import budget_in, recorded
+from workers.budget import budget_in, budget_part
 from workers.engine import OPERATIONAL, STOPPED
 from workers.layers import Flags, Resolved, resolve
 from workers.resuming import resumed_operational
@@ -148,9 +148,11 @@ MODELS: Any = {"planner": "a", "executor": "b", "gate": "a"}
 def test_only_the_runs_own_prices_are_recorded() -> None:
     """And nothing at all where there is neither a bound nor a price: such a header is as it was."""
     prices = {"a": Price(input=1, output=2), "b": Price(input=3, output=4, cached=0.5), "c": Price(input=5, output=6)}
-    assert recorded(BudgetSettings(), {"c": prices["c"]}, MODELS) == {}
-    assert budget_in(recorded(BudgetSettings(), prices, MODELS)) == Budget(prices={"a": prices["a"], "b": prices["b"]})
-    told = recorded(BudgetSettings(max_cost=2.5), prices, MODELS)
+    assert budget_part(BudgetSettings(), {"c": prices["c"]}, MODELS) == {}
+    assert budget_in(budget_part(BudgetSettings(), prices, MODELS)) == Budget(
+        prices={"a": prices["a"], "b": prices["b"]}
+    )
+    told = budget_part(BudgetSettings(max_cost=2.5), prices, MODELS)
     assert told == {
         "budget": {
             "max_cost": 2.5, "max_tokens": 0, "max_calls": 0,
@@ -164,8 +166,8 @@ def test_only_the_runs_own_prices_are_recorded() -> None:
 def test_cost_without_a_price_is_no_bound() -> None:
     """Whoever bounds the cost of a model without a price is told which, and what to do."""
     with pytest.raises(BadInput, match=r"^budget\.max_cost: b, the executor's model, has no price"):
-        recorded(BudgetSettings(max_cost=1), {"a": Price(input=1, output=1)}, MODELS)
-    assert recorded(BudgetSettings(max_calls=1), {}, MODELS)["budget"]["prices"] == {}
+        budget_part(BudgetSettings(max_cost=1), {"a": Price(input=1, output=1)}, MODELS)
+    assert budget_part(BudgetSettings(max_calls=1), {}, MODELS)["budget"]["prices"] == {}
 
 
 def test_a_budget_that_is_none_is_refused() -> None:
