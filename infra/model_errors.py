@@ -14,7 +14,7 @@ from typing import Any
 
 from infra.error_table import Action, Capability, Row, Spent, row_of, row_of_words, row_without_status
 from infra.error_text import Told, start, told_in
-from infra.redaction import redacted_strictly
+from infra.redaction import redacted_strictly, without_key
 from runtime.errors import ModelRefused
 
 #: the longest a server may make us wait before we call it unavailable, seconds
@@ -203,7 +203,7 @@ def said(text: str, secret: str = "") -> str:
     out: before the cut, so that no half of a key is left.
     """
     line = "".join(one if one.isprintable() else "\ufffd" for one in " ".join(text.split()))
-    return redacted_strictly(line.replace(secret, "***") if secret else line)[:_SHOWN]
+    return redacted_strictly(without_key(line, secret))[:_SHOWN]
 
 
 def _retry_after_s(headers: Mapping[str, str], now: datetime) -> float | None:

@@ -45,6 +45,9 @@ _SECRETS = (
 #: all of those words
 _WORDS = tuple(dict.fromkeys(word for words, _, _ in _SECRETS for word in words))
 
+#: characters; what is sent as a key and is shorter stands for none, and the word is in many a text
+SHORTEST_KEY = 8
+
 #: a run that may be a key, a token or a hash
 _RUN = re.compile(r"[\w+/\-]{32,}={0,2}", re.ASCII)
 _USER = re.compile(r"(://)[^\s@/?#]+@")
@@ -69,6 +72,11 @@ def redacted(text: str) -> str:
         if lowered is None or any(word in lowered for word in words):
             text = pattern.sub(replacement, text)
     return text
+
+
+def without_key(text: str, key: str) -> str:
+    """`text` without `key`, which need not look like one; a word in its place, such as `EMPTY`, is no secret."""
+    return text.replace(key, "***") if len(key) >= SHORTEST_KEY else text
 
 
 def redacted_strictly(text: str) -> str:

@@ -295,8 +295,8 @@ def test_half_a_secret_is_never_left() -> None:
 
 def test_a_secret_is_blotted_out() -> None:
     """Wherever it stands; an empty one changes nothing."""
-    failure = malformed("ab sk-1 c sk-1")
-    assert failure.shown("sk-1").reason == "200, but ab *** c ***"
+    failure = malformed("ab key-4711 c key-4711")
+    assert failure.shown("key-4711").reason == "200, but ab *** c ***"
     assert failure.shown("") == failure
 
 

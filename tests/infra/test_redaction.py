@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from infra import redaction
-from infra.redaction import redacted, redacted_strictly, suspicious
+from infra.redaction import redacted, redacted_strictly, suspicious, without_key
 
 HEX = "0123456789abcdef" * 2
 BASE64 = "dGhpcyBpcyBhIHZlcnkgbG9uZyBzZWNyZXQga2V5IHdpdGggMTIz"
@@ -100,3 +100,10 @@ def test_a_look_at_words_spares_no_secret(text: str) -> None:
         everything = pattern.sub(replacement, everything)
     assert redacted(text) == everything
     assert suspicious(text) or everything == text
+
+
+def test_a_key_that_is_none_is_no_secret() -> None:
+    """A word that servers without keys are given stays where it stands in a text; a key does not."""
+    assert without_key("EMPTY is an EMPTY word", "EMPTY") == "EMPTY is an EMPTY word"
+    assert without_key("any text", "") == "any text"
+    assert without_key("your key hunter22 is wrong", "hunter22") == "your key *** is wrong"

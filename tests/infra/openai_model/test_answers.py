@@ -1,10 +1,11 @@
 """Answers that are odd, over a wire: read for what they hold. The tables are in `tests/infra/test_completion.py`."""
 
+import json
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from scripted_endpoint import asking, completion
+from scripted_endpoint import SECRET, asking, completion, http
 
 from runtime.ports import TokenUsage
 
@@ -19,6 +20,21 @@ async def test_content_in_parts_is_joined() -> None:
     parts = [{"type": "thinking", "thinking": []}, {"type": "text", "text": "fi"}, {"type": "text", "text": "ne"}, 3]
     async with asking(completion({"content": parts})) as asked:
         assert (await asked.complete()).content == "fine"
+
+
+@pytest.mark.parametrize("escaped", [False, True])
+async def test_an_answer_that_repeats_the_key(escaped: bool) -> None:
+    """The key comes into no plan, call, name or thought, in whatever way it is written."""
+    call = {"id": SECRET, "function": {"name": "look", "arguments": {"key": SECRET}}}
+    message = {"content": f"Use {SECRET}.", "reasoning_content": SECRET, "tool_calls": [call]}
+    whole = {"model": SECRET, "system_fingerprint": f"f {SECRET}", "choices": [{"message": message}]}
+    body = json.dumps(whole)
+    if escaped:
+        body = body.replace(SECRET, f"\\u{ord(SECRET[0]):04x}{SECRET[1:]}")
+    async with asking(http(200, body)) as asked:
+        answer = await asked.complete()
+    assert (answer.content, answer.reasoning, answer.model, answer.fingerprint) == ("Use ***.", "***", "***", "f ***")
+    assert [(one.id, one.arguments) for one in answer.tool_calls] == [("***", '{"key": "***"}')]
 
 
 async def test_half_a_surrogate_pair_is_replaced() -> None:
