@@ -36,7 +36,7 @@ def resumed_operational(resolved: Resolved, there: Mapping[str, Any], models: Ma
             for, and it has no endpoint.
     """
     configuration = resolved.configuration
-    endpoints = {role: dict(there.get("endpoints", {}).get(role, {})) for role in ROLES}
+    endpoints: dict[Role, dict[str, Any]] = {role: dict(there.get("endpoints", {}).get(role, {})) for role in ROLES}
     for role in ROLES:
         for name in EndpointSettings.__struct_fields__:
             if _given(resolved, f"roles.{role}.{name}", _GIVEN) or _given(resolved, f"models.{name}", _GIVEN):
