@@ -222,8 +222,8 @@ class _Probe:
     def _tools_verdict(self, got: _Got) -> Verdict:
         if got.answer is None:
             return got.nothing
-        if got.answer.tool_calls:
-            return "yes"
+        if made := got.answer.tool_calls:
+            return "yes" if any(_object(one.arguments) is not None for one in made) else "accepted, not enforced"
         counted, plain = got.answer.usage.prompt_tokens, self.prompt_tokens
         if counted is not None and plain is not None and counted - plain < _TOOL_TOKENS:
             return "dropped"

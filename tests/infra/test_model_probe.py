@@ -238,3 +238,18 @@ async def test_probes_can_be_told_from_tasks() -> None:
             await probed(server.url)
         asked = [one.body for one in server.requests if one.body]
         assert all(MARK in one["messages"][0]["content"] for one in asked)
+
+
+async def test_a_call_whose_arguments_nobody_can_read_is_no_yes() -> None:
+    """A tool that is called with prose is not one that works."""
+
+    def answer(request: Request) -> bytes:
+        if request.path.endswith("/models"):
+            return listing()
+        if "tools" not in request.body:
+            return completion(usage=usage(40, 1))
+        call = {"id": "a", "type": "function", "function": {"name": "city_weather", "arguments": "in Paris"}}
+        return completion({"content": None, "tool_calls": [call]}, usage=usage(140, 30))
+
+    async with answering(answer) as server:
+        assert verdicts(await probed(server.url, briefly=True))["tools"] == "accepted, not enforced"
