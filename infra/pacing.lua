@@ -54,9 +54,10 @@ end
 
 -- The tokens of the past minute, once what is older is forgotten.
 local function past_tokens(length)
+  -- `-x` of nothing would be written as -0, which Redis takes for no integer: so 0 - x.
   local old = redis.call('ZRANGEBYSCORE', minute, '-inf', now - length)
   for _, one in ipairs(old) do
-    redis.call('HINCRBY', state, 'tokens', -tonumber(redis.call('HGET', tokens, one) or 0))
+    redis.call('HINCRBY', state, 'tokens', 0 - tonumber(redis.call('HGET', tokens, one) or 0))
     redis.call('HDEL', tokens, one)
   end
   if #old > 0 then redis.call('ZREMRANGEBYSCORE', minute, '-inf', now - length) end
@@ -160,7 +161,7 @@ if op == 'renew' then
 elseif op == 'leave' then
   forget_wait(request)
   if redis.call('ZREM', held, request) == 1 then
-    redis.call('HINCRBY', state, 'tokens', -tonumber(redis.call('HGET', tokens, request) or 0))
+    redis.call('HINCRBY', state, 'tokens', 0 - tonumber(redis.call('HGET', tokens, request) or 0))
     redis.call('HSET', tokens, request, 0)
   end
 end

@@ -118,6 +118,20 @@ async def test_a_minute_goes_by(counting: Any) -> None:
         assert (await counts.look(PLACE, "b", 1, one)).admitted
 
 
+async def test_a_request_of_no_tokens_is_forgotten_as_others_are(counting: Any) -> None:
+    """One that came to nothing, and one that was given up, hold nobody up once a minute has gone by."""
+    async with counting(minute_s=SOON_S) as counts:
+        two = bounds(requests=2)
+        look = await counts.look(PLACE, "a", 5, two)
+        await counts.end(PLACE, "a", two, "neither", 0, 0.0, look.halved)
+        assert (await counts.look(PLACE, "b", 0, two)).admitted
+        await counts.leave(PLACE, "b")
+        await anyio.sleep(SOON_S + 0.01)
+        assert (await counts.look(PLACE, "c", 1, two)).admitted
+        [seen] = await counts.seen()
+        assert (seen.tokens, seen.requests) == (1, 1)
+
+
 async def test_tokens_are_reserved_and_settled(counting: Any) -> None:
     """A request holds what it was thought to need, then what it came to."""
     async with counting(minute_s=30.0) as counts:
