@@ -69,6 +69,7 @@ async def test_a_run_stops_at_its_bound_and_is_resumed_with_more(commands: Any) 
         code, _, err = await chime("run", "resume", "bound")
         assert code == 5
         assert err.splitlines()[-1].startswith("chime: run bound cannot go on: the budget is spent: 7 of 7 calls")
+        assert err.endswith("chime run resume bound --max-calls N\n")
         assert (await spent(chime, "bound"))["spent"]["calls"] == 7
         code, _, err = await chime("run", "resume", "bound", "--max-calls", "1000")
         assert code in (0, 1), err

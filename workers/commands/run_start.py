@@ -245,7 +245,7 @@ def _driven(invocation: Invocation, run: RunId, given: Mapping[str, Any], choice
         output.note(f"note: {NOT_AT_HAND}: {summary.past}")
     if ended.control == "stopped":
         reason = (ended.reason or "").removeprefix(f"run {run}: ")
-        why = f"run {run} stopped: {reason}. {_way_on(run, ended.kind)}"
+        why = f"run {run} stopped: {reason}. {_way_on(run, ended.kind, reason)}"
         raise BudgetSpent(why) if ended.kind == RunSpent.kind else RunStopped("stopped", why)
     output.line(f"next: chime run show {run}, chime memory list {run}, chime log verify {run}")
     told = [f"{summary.abandoned} abandoned{abandoned_why(summary)}"] if summary.abandoned else []
@@ -265,7 +265,7 @@ def _score(summary: Summary) -> str:
     )
 
 
-def _way_on(run: RunId, kind: str) -> str:
+def _way_on(run: RunId, kind: str, reason: str) -> str:
     """What to do about a run that has stopped."""
     if kind == "model_not_found":
         return (
@@ -273,7 +273,8 @@ def _way_on(run: RunId, kind: str) -> str:
             f"chime run delete {run} --force, then start it again with that --model"
         )
     if kind == RunSpent.kind:
-        return f"Go on with a higher bound: chime run resume {run} --max-cost, --max-tokens or --max-calls"
+        flag = next((f"--max-{what}" for what in ("cost", "tokens") if f"(max_{what})" in reason), "--max-calls")
+        return f"Go on with a higher bound: chime run resume {run} {flag} N"
     if kind == "not_recorded":
         return f"To ask for what is missing: chime run resume {run} --loose --base-url URL"
     if kind == "not_found":
@@ -426,7 +427,7 @@ async def _assert_affordable(there: Server, log: EventLog, header: RunStarted, n
         return
     spent = reached(await there.ledger.spent(log.run), budget_in(now), asked_models(header.config.models))
     if spent is not None:
-        raise BudgetSpent(f"run {log.run} cannot go on: {spent}. {_way_on(log.run, spent.kind)}")
+        raise BudgetSpent(f"run {log.run} cannot go on: {spent}. {_way_on(log.run, spent.kind, str(spent))}")
 
 
 async def _tell_operational(invocation: Invocation, log: EventLog, header: RunStarted) -> None:
