@@ -1,6 +1,7 @@
 """What lives on while processes die: the log, the queue, leases, recorded calls and bodies, all in memory."""
 
 from collections import Counter
+import math
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -104,6 +105,8 @@ class SimulatedServer:
     tails: list[int] = field(default_factory=list)
     #: when it was away last, or lost something
     disturbed_at: float = 0.0
+    #: when it last lost its tail
+    lost_at: float = -math.inf
 
     def __post_init__(self) -> None:
         self.log = ShortLog(self)
@@ -130,7 +133,7 @@ class SimulatedServer:
 
     def lose(self, seconds: float) -> None:
         """Come back without what was written in the last `seconds`: it was not on disk."""
-        since = CLOCK.now - seconds
+        since, self.lost_at = CLOCK.now - seconds, CLOCK.now
         self.tails.append(self.log.lose(since))
         self.calls = {name: one for name, one in self.calls.items() if one[1] <= since}
         self.queue.lose(since)

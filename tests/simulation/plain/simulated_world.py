@@ -264,7 +264,10 @@ class World:
         entered = [one for _, one in queue.entered if _work_of(one) == _work_of(job)]
         known = any(queue.there(one) for one in entered)
         steady = now_holder is not None and now_holder.name == office.name and self._settled(office, died)
-        if steady and not known and entered[-1] == job and not self._done(job):
+        # A server that has forgotten what came before an episode that had not begun: those come first again.
+        begun = any(one.stream == f"episode-{job.episode}" for one in self.events)
+        early = not begun and max(at for at, one in queue.entered if one == entered[-1]) < self.server.lost_at
+        if steady and not known and entered[-1] == job and not self._done(job) and not early:
             self.wrong.append(f"at {died:.3f} {job} was lost, and not reissued within {REISSUE_S:g} s")
 
     def _done(self, job: Job) -> bool:
