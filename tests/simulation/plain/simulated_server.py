@@ -1,7 +1,7 @@
 """What lives on while processes die: the log, the queue, leases, recorded calls and bodies, all in memory."""
 
-from collections import Counter
 import math
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
