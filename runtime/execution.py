@@ -38,8 +38,10 @@ ENVIRONMENT_STOPS = frozenset({"env_crashed", "env_timeout", "env_failed"})
 MODEL_STOP = "model"
 #: `executed.stop` of an episode whose model, or a filter before it, would not go on: likewise
 DECLINED_STOPS = frozenset({"refusal", "content_filter"})
+#: `executed.stop` of an episode whose history does not fit into the model's window, however it is shortened
+CONTEXT_STOP = "context"
 #: kinds of `ModelRefused` that are an `executed.stop` of their own
-_REFUSED_STOPS = DECLINED_STOPS | {"context"}
+_REFUSED_STOPS = DECLINED_STOPS | {CONTEXT_STOP}
 
 
 class Execution(Struct, frozen=True, kw_only=True):

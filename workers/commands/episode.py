@@ -38,7 +38,7 @@ class Call(Struct, frozen=True, kw_only=True):
 @click.argument("run", required=False)
 @click.option("--failed", is_flag=True, help="Only those that did not succeed; not those whose environment failed.")
 @click.option("--label", type=click.Choice(["planning", "execution", "both", "none"]), help="Only this attribution.")
-@click.option("--problems", is_flag=True, help="Only degraded and abandoned ones.")
+@click.option("--problems", is_flag=True, help="Only degraded, abandoned and cut short ones.")
 def list_episodes(invocation: Invocation, run: str | None, failed: bool, label: str | None, problems: bool) -> None:
     """List the episodes of RUN (a run, an export file or folder; default: the newest run)."""
 

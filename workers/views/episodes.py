@@ -21,6 +21,7 @@ from events.kinds import (
 )
 from events.log import Recorded
 from events.operations import Operation
+from runtime.execution import CONTEXT_STOP
 
 
 class EpisodeRow(Struct, kw_only=True):
@@ -37,7 +38,7 @@ class EpisodeRow(Struct, kw_only=True):
     #: a_t; "" before the diagnosis
     label: str = ""
     confidence_e4: int | None = None
-    #: why there was no usable judgement, or why it was abandoned
+    #: why there was no usable judgement, why it was abandoned, or `context`: it did not fit into the model's window
     problem: str | None = None
     steps: int | None = None
     errors: int | None = None
@@ -105,11 +106,14 @@ def _see(row: EpisodeRow, event: AnyEvent) -> None:
         case Executed():
             row.calls += event.usage.calls
             row.steps, row.errors, row.stop = event.steps, event.errors, event.stop
+            if event.stop == CONTEXT_STOP:
+                row.problem = event.stop
         case Scored():
             row.success, row.valid, row.reward = event.success, event.valid, event.reward
         case Diagnosed():
             row.calls += event.usage.calls
-            row.label, row.confidence_e4, row.problem = event.label, event.confidence_e4, event.degraded
+            row.label, row.confidence_e4 = event.label, event.confidence_e4
+            row.problem = event.degraded or row.problem
             row.misleading = len(event.misleading)
         case Abandoned():
             row.problem = f"abandoned in {event.stage}: {event.reason}"

@@ -1,3 +1,6 @@
+from events.ids import episode_stream
+from events.kinds import Executed, Usage
+from runtime.execution import CONTEXT_STOP
 from workers.views.episodes import episode_rows
 
 
@@ -14,3 +17,12 @@ def test_rows_say_how_each_episode_went(made_run):
     assert {row.calls for row in rows} == {3}
     assert rows[1].retrieved == 1
     assert {row.stage for row in rows} == {"diagnosed"}
+
+
+def test_an_episode_that_outgrew_the_window_has_a_problem(made_run):
+    """Judged or not, its row says so."""
+    made = made_run()
+    made.events.pop()
+    executed = Executed(trajectory="0" * 64, steps=1, errors=0, stop=CONTEXT_STOP, attempts=[], usage=Usage(), calls=[])
+    made.add(episode_stream(6), executed)
+    assert [row.problem for row in episode_rows(made.events)] == [None] * 6 + ["context"]
