@@ -32,14 +32,23 @@ def recording_in(operational: Mapping[str, Any]) -> RecordingSettings:
         raise BadInput(f"the run's recording cannot be read: {error}") from error
 
 
-def assert_at_hand(recording: RecordingSettings) -> None:
-    """The folders are there and fit for what is wanted of them.
+def assert_playable(recording: RecordingSettings) -> None:
+    """What is to be played is there.
 
     Raises:
-        BadInput: one is not.
+        BadInput: it is not.
     """
     if recording.replay:
         assert_recorded(Path(recording.replay))
+
+
+def prepare(recording: RecordingSettings) -> None:
+    """Make the folder that answers are written into, where it is wanted; what is to be played is there.
+
+    Raises:
+        BadInput: a folder is unfit for what is wanted of it.
+    """
+    assert_playable(recording)
     if recording.record:
         begin(Path(recording.record))
 

@@ -2,9 +2,9 @@
 
 import difflib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import cast, get_args
+from typing import Any, cast, get_args
 
 import click
 import msgspec
@@ -34,6 +34,8 @@ from workers.views.usage import completion_said, counted, prompt_said, usage_sai
 
 #: how much of a body a person is shown, characters
 _SHOWN = 4000
+#: how many calls a line names that are there instead of the one that was asked for
+_NAMED = 8
 
 
 class ShownCall(Struct, frozen=True, kw_only=True):
@@ -131,17 +133,32 @@ def show(invocation: Invocation, words: tuple[str, ...], whole: bool) -> None:
 @click.option("--base-url", metavar="URL", help="Ask this endpoint (default: where the run asks).")
 @click.option("--model", metavar="NAME", help="Ask this model (default: the run's).")
 @click.option("--api-key-env", metavar="NAME", help="Variable that holds the key (default: the run's).")
+@click.option(
+    "--timeout",
+    "limit_s",
+    type=click.FloatRange(min=0, min_open=True),
+    default=120.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Wait no longer for the answer, all tries together.",
+)
 def replay(
-    invocation: Invocation, words: tuple[str, ...], base_url: str | None, model: str | None, api_key_env: str | None
+    invocation: Invocation,
+    words: tuple[str, ...],
+    base_url: str | None,
+    model: str | None,
+    api_key_env: str | None,
+    limit_s: float,
 ) -> int:
     """Send one recorded question again and show how the answer differs; 1 where it does. Nothing is recorded."""
     run, (name,) = split_words(words, ("CALL",))
-    changes = {key: value for key, value in (("base_url", base_url), ("api_key_env", api_key_env)) if value is not None}
+    asked = {"base_url": base_url, "api_key_env": api_key_env}
+    changes = {key: value for key, value in asked.items() if value is not None}
 
     async def work() -> Replayed:
         async with opened(invocation, run) as source:
             record = (await _named(source, name))[-1]
-            return await _again(invocation, source, record, changes, model)
+            return await _again(invocation, source, record, changes | {"deadline_s": limit_s}, model)
 
     found = run_async(work)
     output = invocation.output
@@ -174,7 +191,8 @@ async def _named(source: Source, name: str) -> list[CallRecord]:
     records = await _records(source, StreamId(stream) if sign else None)
     found = [one for one in records if one.id == name]
     if not found:
-        there = ", ".join(dict.fromkeys(one.id for one in records[:8])) or "none"
+        ids = list(dict.fromkeys(one.id for one in records))
+        there = ", ".join(ids[:_NAMED]) + (f" and {len(ids) - _NAMED} more" if len(ids) > _NAMED else "") or "none"
         where = f"of {stream} " if sign else ""
         raise BadInput(f"run {source.log.run} has no call {name!r}; {where}there is {there} (chime call list)")
     return found
@@ -197,7 +215,7 @@ async def _shown(source: Source, record: CallRecord) -> ShownCall:
 
 
 async def _again(
-    invocation: Invocation, source: Source, record: CallRecord, changes: dict[str, str], model: str | None
+    invocation: Invocation, source: Source, record: CallRecord, changes: Mapping[str, Any], model: str | None
 ) -> Replayed:
     """The question of `record` to the run's endpoint, or another one.
 
@@ -211,7 +229,7 @@ async def _again(
     role = cast("Role", record.role)
     try:
         settings = msgspec.convert(header.config.models[role], ModelSettings)
-        endpoint = msgspec.convert(operational.get("endpoints", {})[role] | changes, EndpointSettings)
+        endpoint = msgspec.convert({**operational.get("endpoints", {})[role], **changes}, EndpointSettings)
     except (KeyError, msgspec.ValidationError) as error:
         raise BadInput(f"the run's header does not say how the {role} is asked: {error}") from error
     if endpoint.base_url == NOWHERE:

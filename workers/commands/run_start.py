@@ -43,7 +43,7 @@ from workers.expectation import Expectation, expected
 from workers.header import begin, recorded_head
 from workers.invocation import Invocation, chime_command, run_async
 from workers.live import LiveLine
-from workers.recording import REPLAY, assert_at_hand, recording_in
+from workers.recording import REPLAY, assert_playable, prepare, recording_in
 from workers.resuming import refused, resumed_operational
 from workers.run_stream import tell
 from workers.starting import Beginning, Choice, beginning, new_run_id
@@ -214,6 +214,7 @@ async def _expected(invocation: Invocation, choice: Choice) -> tuple[Beginning, 
         stack.push_async_callback(environment.aclose)
         around = Around(environ=invocation.environment)
         made = await beginning(invocation.configuration, choice, environment, None, around)
+        assert_playable(invocation.configuration.recording)
         await _assert_usable(map(invocation.configuration.endpoint, ROLES), invocation)
         return made, expected(made, invocation.configuration)
 
@@ -343,7 +344,7 @@ async def _begun(invocation: Invocation, there: Server, run: RunId, choice: Choi
     await assert_bank_there(there, configuration.bank.store)
     if configuration.recording.loose and not configuration.recording.replay:
         raise BadInput("--loose is for answers that --replay FOLDER lacks: give that too")
-    assert_at_hand(configuration.recording)
+    prepare(configuration.recording)
     loaded = environments.load(
         choice.environment, invocation.home(), limits=Limits(max_hosts=1), environ=invocation.environment
     )
@@ -405,7 +406,7 @@ async def _resumed(invocation: Invocation, there: Server, run: RunId) -> None:
     await _assert_affordable(there, log, header, now)
     await assert_embeds(header, now, Around(environ=invocation.environment))
     await assert_bank_there(there, bank_store(now))
-    assert_at_hand(recording_in(now))
+    prepare(recording_in(now))
     await there.store.take_up(log.run)
     name = named(header.config.environment, "name", "environment")
     environments.load(name, invocation.home(), environ=invocation.environment)  # raises where it is not installed

@@ -1,5 +1,6 @@
 """`chime call` and `--record`, `--replay`: what models were asked, asked again, and played without them."""
 
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -101,6 +102,23 @@ def test_another_answer_is_a_difference(chime, rehearsal, tmp_path):
     assert "--- recorded" in out
     assert "+++ now" in out
     chime("call", "replay", "a", "episode-0/planning/1", "--base-url", "http://127.0.0.1:1/v1", code=3)
+
+
+def test_nobody_waits_for_a_silent_endpoint(chime, rehearsal):
+    """Asking again is bounded by itself, whatever patience the run had: one line and 3."""
+    chime(*toy(rehearsal, "a"))
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/v1"
+        chime("call", "replay", "a", "episode-0/planning/1", "--base-url", url, "--timeout", "0.5", code=3)
+    assert "within 0.5 s" in chime.err
+
+
+def test_a_dry_run_looks_for_what_is_to_be_played(chime, rehearsal):
+    """Before anything is started, and nothing is made."""
+    chime(*toy("", "a"), "--replay", "answers", "--dry-run", code=2)
+    assert "holds no recorded answers" in chime.err
+    chime(*toy(rehearsal, "a"), "--record", "answers", "--dry-run")
+    assert not Path("answers").exists()
 
 
 def test_a_run_is_played_without_its_endpoint(chime, rehearsal, folder):
