@@ -94,7 +94,7 @@ class Summary(Struct, frozen=True, kw_only=True):
     #: how the gate fared; None where that part of the log is not at hand
     gate: GateFigures | None
     abandoned: int
-    #: why, as far as the log at hand says: the first word of each reason, such as `context` or `worker_lost`
+    #: for what: the first word of each reason, such as `context` or `worker_lost`
     abandonments: dict[str, int]
     #: newest bank version
     bank_version: int
@@ -116,13 +116,14 @@ class Summary(Struct, frozen=True, kw_only=True):
     started_at: str
     last_at: str
     counts: Counts | None
-    #: why the archived part of the log is not at hand; "" = it is. Without it usage, operations and recalls are unknown
-    #: and empty; without its checkpoint attributions, degraded and bank sizes are so too, and `abandoned` is 0
+    #: why the archived part of the log is not at hand; "" = it is. Without it usage, operations, recalls and
+    #: abandonments are unknown and empty; without its checkpoint attributions, degraded and bank sizes are so too, and
+    #: `abandoned` is 0
     past: str = ""
 
 
 def abandoned_why(one: Summary) -> str:
-    """Behind a number of abandoned episodes: for what; "" where the log at hand does not say."""
+    """Behind a number of abandoned episodes: for what; "" where that is not at hand."""
     told = ", ".join(f"{reason} {count}" for reason, count in sorted(one.abandonments.items()))
     return f" ({told})" if told else ""
 
@@ -326,7 +327,7 @@ class Summarizer:
             degraded=dict(sorted(self._degraded.items())),
             gate=None if self.past or not self._judged else self._gate.figures(),
             abandoned=self._abandoned,
-            abandonments=dict(self._abandonments),
+            abandonments={} if self.past else dict(self._abandonments),
             bank_version=self._version,
             digest=self._digest,
             bank_sizes={stage: self._sizes[stage] for stage in STAGES} if self._judged else {},

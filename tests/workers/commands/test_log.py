@@ -184,7 +184,7 @@ def test_a_run_whose_archive_is_away(chime, uploaded, made_run, folder):
 
     for segment in place.glob("*.jsonl.zst"):
         segment.unlink()
-    unknown = {"usage": [], "operations": {}, "recalls": {}}
+    unknown = {"usage": [], "total": None, "gate": None, "operations": {}, "recalls": {}}
     shown("it is missing", **unknown)
     place.rename(folder / "moved")
     shown("no such folder", **unknown, attributions={}, degraded={}, bank_sizes={}, abandoned=0)
