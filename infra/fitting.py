@@ -27,9 +27,6 @@ from runtime.settings import ModelSettings
 
 _log = Logger("chime.model")
 
-#: what unknown counts are estimated by: equal answers have equal estimates, whatever was learnt meanwhile
-_UNTAUGHT = TokenEstimates()
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
@@ -107,7 +104,7 @@ class Fitting:
         length, flags = characters_in(sent.request.messages, sent.request.tools), set(answer.flags)
         written = len(answer.content) + len(answer.reasoning)
         written += sum(len(call.name) + len(call.arguments) for call in answer.tool_calls)
-        usage = checked(answer.usage, length, written, _UNTAUGHT, self.place)
+        usage = checked(answer.usage, length, written)
         if (counted := usage.prompt_tokens) is not None:
             if self.estimates.dropped(self.place, length, counted):
                 _log.warning(

@@ -29,7 +29,7 @@ from infra.model_errors import Failed, Failure, unsendable
 from infra.openai_client import Clients, Exchange
 from infra.pacing import UNPACED, Pace
 from infra.redaction import redacted, without_key
-from infra.token_estimates import TokenEstimates, checked
+from infra.token_estimates import checked
 from infra.transcripts import LONGEST, Transcript, Transcripts
 from infra.tries import Tries
 from infra.usage import together, usage_told, with_tries
@@ -39,9 +39,6 @@ from runtime.ports import CallKey, ChatAnswer, ChatRequest, Clock, Role, TokenUs
 from runtime.settings import EndpointSettings, ModelSettings
 
 _log = Logger("chime.model")
-
-#: what is known of a place that nobody has asked
-_UNTAUGHT, _NOWHERE = TokenEstimates(), Place("", "")
 
 #: how much of a refusal is kept as evidence, characters
 _EVIDENCE_CHARS = 160
@@ -200,7 +197,7 @@ class _Exchanges:
         if (told := usage_told(self._received)) is not None:
             # What cannot be true becomes unknown, and an estimate of what failed is no word of the endpoint's.
             length = characters_in(sent.request.messages, sent.request.tools)
-            self.spent.append(checked(told, length, len(self._received), _UNTAUGHT, _NOWHERE))
+            self.spent.append(checked(told, length, len(self._received)))
 
     def transcript(self) -> Transcript:
         """Of the call, which has ended."""

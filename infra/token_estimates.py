@@ -98,7 +98,7 @@ class TokenEstimates:
 
     def tokens(self, place: Place, characters: int) -> int:
         """About how many tokens `characters` come to; more characters never to fewer."""
-        return ceil(max(0, characters) * self._ratios.get(place, TYPICAL))
+        return _tokens(characters, self._ratios.get(place, TYPICAL))
 
     def learn(self, place: Place, characters: int, tokens: int) -> None:
         """A request of `characters` had `tokens`, as the endpoint counts; what cannot be true teaches nothing."""
@@ -116,6 +116,10 @@ class TokenEstimates:
         """
         expected = self._sparsest.get(place, TYPICAL) * characters
         return characters >= _TELLING and tokens < _DROPPED * expected
+
+
+def _tokens(characters: int, ratio: float) -> int:
+    return ceil(max(0, characters) * ratio)
 
 
 def told_window(reason: str) -> ToldWindow | None:
@@ -138,17 +142,15 @@ def shares(window: int, max_tokens: int) -> Shares:
     return Shares(prompt=max(1, window - answer - max(16, window // 50)), answer=answer)
 
 
-def checked(
-    usage: TokenUsage, characters_in: int, characters_out: int, estimates: TokenEstimates, place: Place
-) -> TokenUsage:
+def checked(usage: TokenUsage, characters_in: int, characters_out: int) -> TokenUsage:
     """`usage` with what is missing or cannot be true as unknown, and our estimate beside it.
+
+    Equal answers have equal estimates: they are made by `TYPICAL`, whatever was learnt of the endpoint meanwhile.
 
     Args:
         usage: as the endpoint gives it.
         characters_in: of the request as it was sent.
         characters_out: of the answer, thinking and calls included.
-        estimates: of the place.
-        place: that answered.
     """
     prompt = usage.prompt_tokens
     if prompt is not None and not _can_be(prompt, characters_in, _HIDDEN_PROMPT):
@@ -162,8 +164,8 @@ def checked(
         completion_tokens=completion,
         cached_tokens=_part(usage.cached_tokens, prompt),
         reasoning_tokens=_part(usage.reasoning_tokens, completion),
-        estimated_prompt_tokens=estimates.tokens(place, characters_in) if prompt is None else None,
-        estimated_completion_tokens=estimates.tokens(place, characters_out) if completion is None else None,
+        estimated_prompt_tokens=_tokens(characters_in, TYPICAL) if prompt is None else None,
+        estimated_completion_tokens=_tokens(characters_out, TYPICAL) if completion is None else None,
     )
 
 

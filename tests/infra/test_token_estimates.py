@@ -157,7 +157,7 @@ def test_counts_that_cannot_be_true_are_unknown_and_estimated(
     given: TokenUsage, expected: tuple[int | None, int | None, int | None, int | None]
 ) -> None:
     """Of a request of 1000 characters and an answer of 200."""
-    usage = checked(given, 1000, 200, TokenEstimates(), HERE)
+    usage = checked(given, 1000, 200)
     assert expected == (
         usage.prompt_tokens, usage.completion_tokens, usage.estimated_prompt_tokens, usage.estimated_completion_tokens,
     )  # fmt: skip
@@ -165,7 +165,7 @@ def test_counts_that_cannot_be_true_are_unknown_and_estimated(
 
 def test_an_answer_of_nothing_may_count_nothing() -> None:
     """0 is a count there."""
-    usage = checked(TokenUsage(prompt_tokens=9, completion_tokens=0), 30, 0, TokenEstimates(), HERE)
+    usage = checked(TokenUsage(prompt_tokens=9, completion_tokens=0), 30, 0)
     assert (usage.completion_tokens, usage.estimated) == (0, False)
 
 
@@ -178,5 +178,5 @@ def test_a_part_is_no_larger_than_its_whole(
 ) -> None:
     """Else it is unknown."""
     given = TokenUsage(prompt_tokens=250, completion_tokens=50, cached_tokens=cached, reasoning_tokens=reasoning)
-    usage = checked(given, 1000, 200, TokenEstimates(), HERE)
+    usage = checked(given, 1000, 200)
     assert (usage.cached_tokens, usage.reasoning_tokens) == expected
