@@ -1,15 +1,12 @@
 """How a server is reached: encrypted, with user and password, and what it says of itself."""
 
-import ssl
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import anyio
 import pytest
-from anyio.abc import ByteReceiveStream, ByteSendStream, SocketAttribute, SocketStream
-from anyio.streams.tls import TLSListener, TLSStream
+from encrypted import CA, encrypted
 from redis import Redis
 from redis.asyncio import Connection
 
@@ -24,39 +21,12 @@ from infra.redis_log import RedisLogStore
 from infra.rq_queue import RqQueue
 from runtime.ports import Appended, Job, Origin
 
-#: a CA of ours, and a certificate for localhost and 127.0.0.1 that it signed; valid until 2099
-TLS = Path(__file__).parent / "tls"
 RUN = RunId("r-1")
 
 
-async def _pump(source: ByteReceiveStream, target: ByteSendStream) -> None:
-    try:
-        async for chunk in source:
-            await target.send(chunk)
-        await target.aclose()
-    except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-        return
-
-
-@asynccontextmanager
-async def tls_before(server: Any) -> AsyncIterator[str]:
+def tls_before(server: Any) -> AbstractAsyncContextManager[str]:
     """An encrypted way to a server, as `<host>:<port>`; the server of the wheel has no TLS of its own."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(TLS / "server.pem", TLS / "server.key")
-
-    async def serve(encrypted: TLSStream) -> None:
-        plain: SocketStream = await anyio.connect_unix(server.url.removeprefix("unix://"))
-        async with encrypted, plain, anyio.create_task_group() as pumps:
-            pumps.start_soon(_pump, encrypted, plain)
-            pumps.start_soon(_pump, plain, encrypted)
-
-    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
-    port = listener.listeners[0].extra(SocketAttribute.local_port)  # noqa: S610 - not Django's
-    tls = TLSListener(listener, context, standard_compatible=False)
-    async with tls, anyio.create_task_group() as tasks:
-        tasks.start_soon(tls.serve, serve)
-        yield f"127.0.0.1:{port}"
-        tasks.cancel_scope.cancel()
+    return encrypted(lambda: anyio.connect_unix(server.url.removeprefix("unix://")))
 
 
 @pytest.fixture
@@ -89,7 +59,7 @@ async def used(url: str, prefix: str) -> None:
 async def test_an_encrypted_server_is_used(each_redis_server: Any, redis_prefix: str, user: str) -> None:
     """`rediss://` with a CA of one's own, user and password, for log, bodies and jobs."""
     async with tls_before(each_redis_server) as address:
-        await used(f"rediss://{user}@{address}/0?ssl_ca_certs={TLS / 'ca.pem'}", redis_prefix)
+        await used(f"rediss://{user}@{address}/0?ssl_ca_certs={CA}", redis_prefix)
 
 
 async def test_a_user_with_a_password_is_used(each_redis_server: Any, redis_prefix: str, user: str) -> None:
@@ -134,7 +104,7 @@ async def test_a_server_that_wants_a_user_refuses_an_address_without_one(
         redis.acl_setuser("default", enabled=False)
         try:
             async with tls_before(each_redis_server) as address:
-                url = f"rediss://{address}/0?ssl_ca_certs={TLS / 'ca.pem'}" if encrypted else each_redis_server.url
+                url = f"rediss://{address}/0?ssl_ca_certs={CA}" if encrypted else each_redis_server.url
                 async with connected(url) as refused:
                     for ask in (lambda: durability(refused, "here"), lambda: _hget(refused)):
                         with anyio.fail_after(30), pytest.raises(BadInput, match="refuses the user or password"):

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 import anyio
 import pytest
+from anyio.abc import SocketStream
 from banked_run import placed
 from encrypted import CA, encrypted
 from msgspec.structs import replace
@@ -19,12 +20,15 @@ from infra.weaviate_asking import answering
 @asynccontextmanager
 async def over_tls(address: WeaviateAddress) -> AsyncIterator[WeaviateAddress]:
     """The server at `address`, with REST and gRPC encrypted."""
-    http, rpc = urlsplit(address.http_url), urlsplit(f"//{address.grpc_url}")
-    assert http.hostname is not None
-    assert http.port is not None
-    assert rpc.hostname is not None
-    assert rpc.port is not None
-    async with encrypted(http.hostname, http.port) as one, encrypted(rpc.hostname, rpc.port, "h2") as other:
+
+    async def to(url: str) -> SocketStream:
+        parts = urlsplit(url)
+        assert parts.hostname is not None
+        assert parts.port is not None
+        return await anyio.connect_tcp(parts.hostname, parts.port)
+
+    rest, rpc = (lambda: to(address.http_url)), (lambda: to(f"//{address.grpc_url}"))
+    async with encrypted(rest) as one, encrypted(rpc, "h2") as other:
         yield replace(address, http_url=f"https://{one}", grpc_url=f"https://{other}")
 
 

@@ -1,12 +1,12 @@
 """An encrypted way to a server that has none of its own, under a certificate that a CA of the tests' has signed."""
 
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
-from anyio.abc import ByteReceiveStream, ByteSendStream, SocketAttribute
+from anyio.abc import ByteReceiveStream, ByteSendStream, ByteStream, SocketAttribute
 from anyio.streams.tls import TLSListener, TLSStream
 
 #: a CA of ours, and a certificate for localhost and 127.0.0.1 that it signed; valid until 2099
@@ -24,12 +24,11 @@ async def _pump(source: ByteReceiveStream, target: ByteSendStream) -> None:
 
 
 @asynccontextmanager
-async def encrypted(host: str, port: int, *protocols: str) -> AsyncIterator[str]:
+async def encrypted(connect: Callable[[], Awaitable[ByteStream]], *protocols: str) -> AsyncIterator[str]:
     """`127.0.0.1:<port>` where TLS is spoken, and what is said passed on.
 
     Args:
-        host: of the server.
-        port: likewise.
+        connect: to the server.
         protocols: that are offered to whoever connects, such as `h2`.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -38,7 +37,7 @@ async def encrypted(host: str, port: int, *protocols: str) -> AsyncIterator[str]
         context.set_alpn_protocols(list(protocols))
 
     async def serve(outside: TLSStream) -> None:
-        inside = await anyio.connect_tcp(host, port)
+        inside = await connect()
         async with outside, inside, anyio.create_task_group() as pumps:
             pumps.start_soon(_pump, outside, inside)
             pumps.start_soon(_pump, inside, outside)
