@@ -1,46 +1,31 @@
 """`chime call` and `--record`, `--replay`: what models were asked, asked again, and played without them."""
 
 import socket
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
-import anyio
-import anyio.to_thread
 import pytest
+from rehearsal_endpoint import rehearsal_endpoint
 
 from infra import environments
 from infra.environments.answers import answer_key as answers_of
 from infra.rehearsal import MODEL
-from infra.rehearsal.key import answer_key
+from infra.rehearsal.key import AnswerKey, answer_key
 from infra.rehearsal.planting import RehearsalSettings
-from infra.rehearsal.server import rehearsal_server
 
 
-@contextmanager
-def serving(folder: Path, settings: RehearsalSettings) -> Iterator[str]:
-    """The address of a model that knows the toy tasks, in a thread of this process."""
-    there, over = threading.Event(), threading.Event()
-    addresses: list[str] = []
+def serving(folder: Path, settings: RehearsalSettings) -> AbstractContextManager[str]:
+    """The address of a model that knows the toy tasks."""
 
-    async def serve() -> None:
+    async def key() -> AnswerKey:
         environment = environments.load("toy", folder, oracle=True, environ={})
-        key = answer_key(await answers_of(environment), "toy")
-        await environment.aclose()
-        async with rehearsal_server(key, settings) as url:
-            addresses.append(url)
-            there.set()
-            await anyio.to_thread.run_sync(over.wait)
+        try:
+            return answer_key(await answers_of(environment), "toy")
+        finally:
+            await environment.aclose()
 
-    thread = threading.Thread(target=anyio.run, args=(serve,))
-    thread.start()
-    assert there.wait(60)
-    try:
-        yield addresses[0]
-    finally:
-        over.set()
-        thread.join()
+    return rehearsal_endpoint(key, settings)
 
 
 @pytest.fixture

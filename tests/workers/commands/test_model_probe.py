@@ -1,38 +1,26 @@
 """`chime model probe`, and the rows of `chime doctor` on models: what an endpoint can do, for people and programs."""
 
-import threading
 from collections.abc import Iterator
 
-import anyio
-import anyio.to_thread
 import pytest
+from rehearsal_endpoint import rehearsal_endpoint
 
 from infra.rehearsal import MODEL
 from infra.rehearsal.key import AnswerKey
 from infra.rehearsal.planting import RehearsalSettings
-from infra.rehearsal.server import rehearsal_server
 
 NOBODY = "http://127.0.0.1:1/v1"
 
 
 @pytest.fixture
 def endpoint() -> Iterator[str]:
-    """The address of the rehearsal model, in a thread of this process."""
-    there, over = threading.Event(), threading.Event()
-    addresses: list[str] = []
+    """The address of the rehearsal model, which knows no task."""
 
-    async def serve() -> None:
-        async with rehearsal_server(AnswerKey({}), RehearsalSettings()) as url:
-            addresses.append(url)
-            there.set()
-            await anyio.to_thread.run_sync(over.wait)
+    async def key() -> AnswerKey:
+        return AnswerKey({})
 
-    thread = threading.Thread(target=anyio.run, args=(serve,))
-    thread.start()
-    assert there.wait(60)
-    yield addresses[0]
-    over.set()
-    thread.join()
+    with rehearsal_endpoint(key, RehearsalSettings()) as url:
+        yield url
 
 
 def test_every_ability_with_its_evidence(chime, endpoint):
