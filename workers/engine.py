@@ -27,6 +27,7 @@ from infra.capabilities import Place
 from infra.embedders import Around
 from infra.embedding_cache import CachedEmbedder
 from infra.environments.limits import Limits
+from infra.environments.scratch import sweep
 from infra.openai_client import Clients
 from infra.openai_model import OpenAIModel
 from infra.pacing import Paced
@@ -350,7 +351,14 @@ async def engine(there: Server, home: Path, keys: Mapping[str, str], clock: Cloc
         hosts: environment processes at once.
     """
     async with AsyncExitStack() as stack:
+        # last, when our own hosts have ended: of those that died beside us we may be the last one who looks
+        stack.push_async_callback(_sweep)
         yield Engine(there, home, keys, clock, hosts, stack)
+
+
+async def _sweep() -> None:
+    with anyio.CancelScope(shield=True):
+        await anyio.to_thread.run_sync(sweep)
 
 
 def begun_with(log: EventLog, said: Sequence[Recorded]) -> RunStarted:

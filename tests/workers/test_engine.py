@@ -1,5 +1,6 @@
 """What a worker process knows of runs: whose jobs it takes, when it stops one, and what a resume changes."""
 
+import os
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from hashlib import sha256
@@ -18,13 +19,14 @@ from events.ids import RUN_STREAM, RunId, Version
 from events.kinds import Executed, Noted, Operated, Retrieved, RunStarted
 from infra.clock import SystemClock
 from infra.environments.in_process import InProcessEnvironment
+from infra.environments.scratch import Scratch
 from infra.environments.toy import Toy
 from infra.list_log import ListLog
 from runtime.errors import NotServed, RunStopped
 from runtime.ports import Job, Origin
 from workers.bank_access import BankAccess
 from workers.configuration import ROLES
-from workers.engine import OPERATIONAL, STOPPED, Engine, listed_tasks, note_stopped, operational_of
+from workers.engine import OPERATIONAL, STOPPED, Engine, engine, listed_tasks, note_stopped, operational_of
 from workers.layers import Flags, Resolved, resolve
 from workers.resuming import refused, resumed_operational
 from workers.run_stream import tell
@@ -136,9 +138,9 @@ async def test_runs_that_it_cannot_serve(world: Any, playing: Any, what: str):
     log = there.log("r")
     await log.append(RUN_STREAM, Version(1), [draft(other)], Origin(cause=None))
     async with AsyncExitStack() as stack:
-        engine = Engine(there.server(), there.home, {}, there.clock, 1, stack)
+        serving = Engine(there.server(), there.home, {}, there.clock, 1, stack)
         with pytest.raises(NotServed, match="run r:"):
-            await engine.advance(Job(kind="act", run=RunId("r"), episode=0))
+            await serving.advance(Job(kind="act", run=RunId("r"), episode=0))
     assert await log.head() == 1
 
 
@@ -212,3 +214,13 @@ def test_a_resume_refuses_flags_that_change_the_run(made_run: Any, tmp_path: Pat
         == []
     )
     assert refused(resolved(file='[policy]\nname = "outcome"\n', folder=tmp_path), header) == []
+
+
+async def test_a_process_that_ends_sweeps_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, world: Any):
+    """Temporary folders of hosts whose worker was killed go with whoever ends last, also where it played nothing."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    left, there = Scratch(), world()
+    async with engine(there.server(), there.home, {}, there.clock, hosts=1):
+        os.close(left.fd)
+        assert left.path.is_dir()
+    assert not left.path.exists()
