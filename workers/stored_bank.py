@@ -188,8 +188,7 @@ async def unowned_banks(there: Server) -> tuple[BankServer, list[str]]:
         Unreachable: as `BankAccess.server`, or it does not answer.
     """
     server, generations = await _reached(there)
-    owners = [generations.of(run) for run in await there.store.runs()]
-    return server, await upkeep.unowned(server, generations, owners)
+    return server, await upkeep.unowned(server, generations, there.store.runs)
 
 
 async def foreign_banks(there: Server) -> tuple[BankServer, dict[str, list[str]]]:

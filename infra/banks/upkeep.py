@@ -1,13 +1,13 @@
 """What a person does to a run's bank store: build it again, hold it against the fold, sweep up what nobody owns."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from time import monotonic
 
 from msgspec import Struct
 
 from events.bank import Banks
 from events.errors import BadInput, Unreachable
-from events.ids import BankVersion, MemoryId
+from events.ids import BankVersion, MemoryId, RunId
 from infra.banks.changes import row_of, whole
 from infra.banks.errors import DoubtfulAnswer
 from infra.banks.generations import Apart, Generation, Generations, RunGenerations, Serving, parted
@@ -139,17 +139,24 @@ def _differences(found: dict[MemoryId, Row], wanted: dict[MemoryId, Row]) -> lis
     return told
 
 
-async def unowned(server: BankServer, generations: Generations, runs: Sequence[RunGenerations]) -> list[str]:
-    """Generations of this deployment that serve none of `runs` and that nobody builds: what may be removed.
+async def unowned(
+    server: BankServer, generations: Generations, runs: Callable[[], Awaitable[Iterable[RunId]]]
+) -> list[str]:
+    """Generations of this deployment that serve none of its runs and that nobody builds: what may be removed.
+
+    Args:
+        server: where they are.
+        generations: of the deployment.
+        runs: its runs by now.
 
     Raises:
         BankAway: the server does not answer.
     """
-    # Before the runs are asked: what is begun meanwhile is somebody's, and not among these.
+    # Before anybody is asked for the runs: what is begun meanwhile is somebody's, and not among these.
     names = await server.names()
     own: set[str] = set()
-    for run in runs:
-        standing = await run.standing()
+    for run in await runs():
+        standing = await generations.of(run).standing()
         own.update([standing.owner, *([standing.serving.generation] if standing.serving is not None else [])])
     mark = f"_{await generations.deployment()}_"
     return [name for name in names if mark in name and name not in own]

@@ -1,6 +1,6 @@
 """What a person does to a bank: build it again, hold it against the fold, look something up, sweep up."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from itertools import pairwise
 
@@ -25,6 +25,15 @@ async def built(redis_server, prefix: str, weaviate: WeaviateAddress) -> AsyncIt
         await place.run.fold(12)
         await upkeep.rebuild(place.server, place.generations, place.run.versions[12])
         yield place
+
+
+def listed(*runs: RunId) -> Callable[[], Awaitable[tuple[RunId, ...]]]:
+    """What answers that these are the runs there are."""
+
+    async def known() -> tuple[RunId, ...]:
+        return runs
+
+    return known
 
 
 async def test_a_rebuild_serves_and_is_right(redis_server, redis_prefix: str, weaviate_server: WeaviateAddress):
@@ -53,7 +62,8 @@ async def test_an_older_version_beside_it(redis_server, redis_prefix: str, weavi
         assert await place.generations.serving() == before
         verified = await upkeep.verify(place.server, place.generations, run.versions[5], [], made.generation)
         assert (verified.differences, verified.rows) == ([], len(run.versions[5]))
-        assert made.generation in await upkeep.unowned(place.server, place.generations._all, [place.generations])
+        own = listed(place.generations.run)
+        assert made.generation in await upkeep.unowned(place.server, place.generations._all, own)
 
 
 async def test_what_differs_is_named(redis_server, redis_prefix: str, weaviate_server: WeaviateAddress):
@@ -114,12 +124,39 @@ async def test_sweeping_up(redis_server, redis_prefix: str, weaviate_server: Wea
         other = all_runs.of(RunId("r-2"))
         gone = await upkeep.rebuild(place.server, other, place.run.versions[3])
         serving = await upkeep.served(place.generations)
-        assert await upkeep.unowned(place.server, all_runs, [place.generations, other]) == []
-        assert await upkeep.unowned(place.server, all_runs, [place.generations]) == [gone.generation]
+        own = place.generations.run
+        assert await upkeep.unowned(place.server, all_runs, listed(own, other.run)) == []
+        assert await upkeep.unowned(place.server, all_runs, listed(own)) == [gone.generation]
         assert await upkeep.forget(place.server, other) == 1
         assert gone.generation not in await place.server.names()
         assert serving.generation in await place.server.names()
         assert await other.serving() is None
+
+
+async def test_a_run_that_begins_while_somebody_sweeps(
+    redis_server, redis_prefix: str, weaviate_server: WeaviateAddress, monkeypatch: pytest.MonkeyPatch
+):
+    """Its bank stays, whether its tenants are there before they are listed or only afterwards."""
+    async with built(redis_server, redis_prefix, weaviate_server) as place:
+        all_runs, runs = place.generations._all, [place.generations.run]
+
+        async def begin(name: str) -> None:
+            runs.append(RunId(name))
+            await place.server.create((await all_runs.of(RunId(name)).begin()).name)
+
+        async def names() -> list[str]:
+            await begin("before")
+            found = await told()
+            await begin("after")
+            return found
+
+        async def known() -> list[RunId]:
+            return list(runs)
+
+        told = place.server.names
+        monkeypatch.setattr(place.server, "names", names)
+        assert await upkeep.unowned(place.server, all_runs, known) == []
+        assert len(runs) == 3
 
 
 @pytest.mark.parametrize("mode", ["vector", "bm25", "hybrid"])
