@@ -7,7 +7,9 @@
 | `temperature` | none: the endpoint's own |
 | the role `system` | `developer` where the refusal names it; else the head of the first user message |
 | tools | told in the system text, calls asked for as text |
-| several calls in one message | one call a message, in the order in which they were made |
+| several calls in one message | one call a message, in the order in which they were made, and one asked for at a time |
+| the switch for several calls | nothing |
+| the ids of tool calls | nine letters and digits |
 | the switch for thinking | `minimal` or `low` effort where the refusal names them; else none |
 | a request without the switch | DashScope's, where its words ask for it |
 | tool turns without thinking text | a line of ours in its place: thinking itself never goes into a prompt |
@@ -86,6 +88,10 @@ class Abilities(Struct, frozen=True, kw_only=True):
     tools: Literal["native", "text"] = "native"
     #: several calls in one message of the history
     parallel_tools: bool = True
+    #: a word that there shall be one call at a time, which is said where there may not be several
+    parallel_switch: bool = True
+    #: of calls and their results in the history
+    tool_ids: Literal["ours", "short"] = "ours"
     #: `profile` = as the settings say
     thinking: Literal["profile", "minimal", "low", "none", "dashscope"] = "profile"
     #: tool turns come back with thinking text
@@ -129,6 +135,8 @@ _LOWER: tuple[tuple[str, Callable[[Any, Any], Any]], ...] = (
     ("system", _ladder("system", "developer", "user")),
     ("tools", _ladder("native", "text")),
     ("parallel_tools", _ladder(True, False)),
+    ("parallel_switch", _ladder(True, False)),
+    ("tool_ids", _ladder("ours", "short")),
     ("thinking", _ladder("profile", "minimal", "low", "none", "dashscope")),
     ("echo", _ladder(False, True)),
     ("stream", _ladder("setting", "never", "always")),
@@ -172,7 +180,11 @@ def _without(abilities: Abilities, failure: Failure, request: ChatRequest, model
         case "schema" | "tools":
             return _with_form(abilities, failure, request)
         case "parallel_tools":
-            return replace(abilities, parallel_tools=False)
+            return replace(
+                abilities, **{"parallel_switch" if not abilities.parallel_tools else "parallel_tools": False}
+            )
+        case "tool_ids":
+            return replace(abilities, tool_ids="short")
         case "max_tokens":
             return _with_cap(abilities, reason, model)
         case "temperature":
@@ -279,6 +291,7 @@ def parameters(
             system=abilities.system,
             parallel=abilities.parallel_tools,
             echo=abilities.echo,
+            ids=abilities.tool_ids,
         ),
     }
     if abilities.max_tokens != "none":
@@ -288,6 +301,8 @@ def parameters(
         asked["temperature"] = model.temperature
     if request.tools and native:
         asked["tools"] = request.tools
+        if not abilities.parallel_tools and abilities.parallel_switch:
+            asked["parallel_tool_calls"] = False
     if request.schema is not None:
         asked |= _format(request.schema, abilities.format)
     if extra := _switch(model.thinking, abilities):

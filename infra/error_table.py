@@ -19,7 +19,16 @@ from infra.error_text import Told
 Action = Literal["retry", "give_up", "change", "refuse", "stop"]
 #: what a `change` steps down; `context` = the request loses its middle
 Capability = Literal[
-    "schema", "max_tokens", "temperature", "system", "tools", "parallel_tools", "thinking", "stream", "context"
+    "schema",
+    "max_tokens",
+    "temperature",
+    "system",
+    "tools",
+    "parallel_tools",
+    "tool_ids",
+    "thinking",
+    "stream",
+    "context",
 ]
 #: what a failure comes to that no try or change has cured
 Spent = Literal["unavailable", "refuse", "stop"]
@@ -77,11 +86,11 @@ def _named(*names: str) -> frozenset[str]:
 
 #: how a parameter is refused, somewhere behind or before its name
 _NO = (
-    r"(?:(?:un|n.t |not |no longer |cannot |only )support|unknown|unrecogni[sz]ed|invalid(?!_request)|unavailable"
-    r"|failed|unresolved|error resolving"
+    r"(?:(?:un|n.t |not |no longer |cannot |only )support|unknown|unrecogni[sz]ed|invalid(?!_request|_argument)"
+    r"|unavailable|failed|unresolved|error resolving"
     r"|not (?:be )?(?:permitted|allowed|enabled|available|implemented|accepted|valid|configured)"
     r"|extra[_ ](?:inputs|forbidden|fields)|unexpected|must (?:be|not|have)|should be|has to be|deprecated|requires?\b"
-    r"|only (?:the default|be allowed|allowed)|cannot|can.t|restricted|no endpoints found|missing"
+    r"|only (?:the default|be allowed|be set|allowed)|cannot|can.t|restricted|no endpoints found|missing"
     r"|does not have|passed back|ignored|\u4e0d\u652f\u6301|\u5fc5\u987b)"
 )
 
@@ -96,23 +105,26 @@ _CONTEXT = _any(
     r"maximum context",
     r"exceed_context",
     r"too many (?:input |prompt |total )?(?:tokens|text bytes)",
-    r"\b(?:prompt|input|request|messages?|conversation|string)[ _](?:(?:is|are)[ _])?too[ _](?:long|large)",
+    r"\b(?:prompt|input|request|messages?|conversation|string)[ _](?:(?:is|are|tokens)[ _])?too[ _](?:long|large)",
     r"range of input length",
     r"reduce the (?:length|size) of",
     r"input token count",
     r"token (?:count|limit) exceed",
     r"exceed\w* (?:the )?(?:\w+ ){0,2}token limit",
     r"input tokens exceed",
-    r"max_model_len|maximum model length|max_prompt_tokens|maximum prompt length",
-    r"max(?:imum)? (?:allowed )?(?:input|sequence) length|maximum length \d|max(?:imum)? message tokens",
+    r"max_model_len|max_seq_len|session_len|maximum model length|max_prompt_tokens|maximum prompt length",
+    r"max(?:imum)? (?:allowed |supported )?(?:input|sequence) length|maximum length \d|max(?:imum)? message tokens",
+    r"max(?:imum)? (?:input characters|length of current question|tokens of \d+ exceed)",
     r"number of (?:input |prompt )?tokens\b.{0,60}\b(?:exceed|limit|max)",
-    r"input length \d+ exceed",
+    r"input length (?:\d+ )?exceed|token length \d+ is longer|prompt token count",
     r"`?inputs`? (?:tokens|must have less)",
     r"tokens in the prompt cannot exceed",
     r"too large to process",
-    r"\u8d85\u957f|\u8d85(?:\u51fa|\u8fc7).{0,20}(?:\u957f\u5ea6|\u4e0a\u4e0b\u6587|token)"
+    r"\u8d85\u957f|\u8d85(?:\u51fa|\u8fc7).{0,20}(?:\u957f\u5ea6|\u4e0a\u4e0b\u6587|token)|token.{0,4}\u8d85"
     r"|\u4e0a\u4e0b\u6587.{0,12}\u8d85|\u8f93\u5165.{0,8}\u8fc7\u957f",
 )
+#: worded like an overflow, and something else: a cap that is larger than the model's, more tools than may be offered
+_NO_CONTEXT = _any(r"maximum value for .?max_", r"[`'\"]tools\b.{0,20}array too long")
 _TOO_LARGE = _any(r"request too large|\b(?:input|message)[^.]{0,40}tokens must be reduced|reduce your message size")
 _FILTER = _any(
     r"content[ _-]?filter",
@@ -121,8 +133,8 @@ _FILTER = _any(
     r"data[ _]?inspection[ _]?failed|inappropriate content|sensitive content|sensitive[ _]?content[ _]?detected",
     r"content exists risk|considered high risk|high risk content",
     r"\b(?:was|been|is|input|prompt|content) flagged\b|flagged as potentially",
-    r"safety system|usage polic(?:y|ies)|responsible ?ai|prohibited[ _]content",
-    r"blocked by (?:our |the )?(?:guardrail|safety)",
+    r"safety system|usage (?:polic|guideline)|responsible ?ai|prohibited[ _]content",
+    r"blocked by (?:our |the )?(?:guardrail|safety)|violated guardrail|\b(?:in|out)put new_sensitive",
     r"\u654f\u611f|\u8fdd\u89c4|\u4e0d\u5b89\u5168",
 )
 _QUOTA = _any(
@@ -130,7 +142,8 @@ _QUOTA = _any(
     r"exceeded (?:your )?current quota|exceeded_current_quota",
     r"billing[ _](?:hard[ _])?limit|billing[ _]not[ _]active|check your billing|arrearage",
     r"account\b.{0,40}\b(?:not active|deactivated|suspended|overdue|good standing)",
-    r"credit balance|(?:out of|no|more) credits|credits? (?:limit|exhausted|depleted)|quota is not enough",
+    r"credit balance|(?:out of|no|more|have any) credits|credits? (?:limit|exhausted|depleted)|quota is not enough",
+    r"balance is (?:insufficient|too low)|out of call volume quota",
     r"free ?tier ?only|payment required",
     r"(?:\u4f59\u989d|\u989d\u5ea6)\u4e0d\u8db3|\u6b20\u8d39",
 )
@@ -141,12 +154,21 @@ _QUOTA_400 = _any(
     r"^insufficient[ _](?:user[ _])?(?:quota|balance|credit|funds)",
     r"^[^.]{0,80}\u4f59\u989d\u4e0d\u8db3|\u6b20\u8d39",
 )
+#: a key that is wrong, where no status says so
+_KEY = _any(
+    r"^(?:please pass a valid|incorrect|invalid|missing(?: or invalid)?) (?:x-)?(?:api[ -]?key|authorization)\b",
+    r"^(?:your )?api key (?:is )?(?:not valid|invalid|expired|not found|missing)",
+    r"^access token (?:is )?(?:invalid|expired)|^login fail|^unauthori[sz]ed\b",
+)
+#: too many requests, where no status says so
+_BUSY = _any(r"^(?:api )?rate limit|\brate limit (?:is )?(?:exceed|reach)|^too many requests|\bqps\b.{0,20}limit")
 _MODEL = _any(
     r"model[ _]not[ _]|no such model|\bmodel \S{1,120} (?:does not exist|not found)",
     r"deployment\b.{0,60}\bnot (?:exist|found)|no models? loaded|try pulling it",
 )
 _MODEL_400 = _any(
-    r"model_not_(?:found|exist)|^model not exist|is not a valid model|invalid model name|no models? loaded",
+    r"model_not_(?:found|exist)|^model (?:does )?not exist|is not a valid model|invalid model name|no models? loaded",
+    r"^the provided model identifier is invalid|^could not find real modelid",
     r"^(?:the )?model [`'\"]?[^\s`'\"]{1,120}[`'\"]? (?:does not exist|not found|is not (?:available|found|supported))",
 )
 _FORMAT = (
@@ -160,6 +182,7 @@ _TOOLS = (
 _THINKING = (
     r"enable_thinking|chat_template_kwargs|reasoning_(?:effort|content)|thinking_budget|reasoning\.effort"
     r"|[`'\"]thinking[`'\"]|thinking mode|^thinking\b|thinking (?:is|cannot|can.t)|disable thinking"
+    r"|^think value|^reasoning is"
 )
 _STREAM = (
     r"stream_options|[`'\"]stream[`'\"]|\bstream(?:ing)? (?:mode|calls?|responses?|is|must|parameter)"
@@ -176,6 +199,7 @@ _SYSTEM = (
 _CAP = r"max_(?:completion_|output_|new_)?tokens|maxOutputTokens|max tokens"
 _CAPS = (
     r"max_tokens(?s:.*)max_completion_tokens|max_completion_tokens(?s:.*)max_tokens",
+    r"maximum tokens you requested exceeds",
     rf"range of (?:{_CAP})|(?:{_CAP})\W{{0,3}}.{{0,40}}(?:too large|at most|range|less than|\d > \d|maximum)",
     _no(_CAP),
 )
@@ -184,11 +208,17 @@ _TEMPERATURE = (
 )
 
 
-def _lacks(capability: Capability, condition: str, *words: str, also: frozenset[int] = frozenset()) -> Row:
+def _lacks(
+    capability: Capability,
+    condition: str,
+    *words: str,
+    also: frozenset[int] = frozenset(),
+    never: re.Pattern[str] | None = None,
+) -> Row:
     """A row of something that is asked for in another way."""
     return Row(
-        kind=f"no_{capability}", condition=condition, statuses=_REFUSES | also, words=_any(*words), action="change",
-        capability=capability, spent="refuse",
+        kind=f"no_{capability}", condition=condition, statuses=_REFUSES | also, words=_any(*words), never=never,
+        action="change", capability=capability, spent="refuse",
     )  # fmt: skip
 
 
@@ -196,7 +226,11 @@ TABLE: tuple[Row, ...] = (
     Row(
         kind="context", condition="the request is longer than the model's context", action="change",
         capability="context", spent="refuse", statuses=frozenset({400, 413, 422, 500}), words=_CONTEXT,
-        names=_named("context_length_exceeded", "exceed_context_size_error", "string_above_max_length", "1261"),
+        never=_NO_CONTEXT,
+        names=_named(
+            "context_length_exceeded", "exceed_context_size_error", "string_above_max_length", "tokens_too_long",
+            "1261",
+        ),
     ),
     Row(
         kind="context", condition="the request is larger than what may be sent at once", action="change",
@@ -211,16 +245,17 @@ TABLE: tuple[Row, ...] = (
         statuses=frozenset({400, 403, 422, 451, 500}), words=_FILTER,
         names=_named(
             "content_filter", "content_policy_violation", "data_inspection_failed", "datainspectionfailed",
-            "responsibleaipolicyviolation", "moderation_blocked", "invalid_prompt", "prohibited_content", "1301",
+            "responsibleaipolicyviolation", "moderation_blocked", "invalid_prompt", "prohibited_content",
+            "content_moderated", "1301",
         ),
     ),
     Row(
         kind="quota", condition="a quota or balance that is used up", action="stop", spent="stop",
-        statuses=frozenset({400, 402, 403, 429, 500, 503}), words=_QUOTA_400,
+        statuses=frozenset({400, 401, 402, 403, 429, 500, 503}), words=_QUOTA_400,
         names=_named(
             "insufficient_quota", "insufficient_user_quota", "billing_hard_limit_reached", "billing_not_active",
             "arrearage", "exceeded_current_quota_error", "insufficient_balance", "account_deactivated", "1113",
-            "allocationquota.freetieronly",
+            "allocationquota.freetieronly", "budget_exceeded",
         ),
     ),
     Row(
@@ -233,11 +268,20 @@ TABLE: tuple[Row, ...] = (
     Row(
         kind="model_not_found", condition="a model that the endpoint does not have", action="stop", spent="stop",
         statuses=frozenset({400, 403, 404, 422, 500, 503}), words=_MODEL_400,
-        names=_named("model_not_found", "model_not_exist", "modelnotfound", "deploymentnotfound", "invalid_model"),
+        names=_named(
+            "model_not_found", "model_not_exist", "modelnotfound", "deploymentnotfound", "invalid_model",
+            "model_decommissioned", "model_not_available", "model_not_supported", "unknown_model", "modelnotopen",
+            "invalidendpointormodel.notfound", "1211",
+        ),
     ),
     Row(
         kind="model_not_found", condition="a model that the endpoint does not have, in words", action="stop",
         spent="stop", statuses=frozenset({404}), words=_MODEL,
+    ),
+    Row(
+        kind="key", condition="a key that is wrong, in words", action="stop", spent="stop",
+        statuses=frozenset({400}), words=_KEY,
+        names=_named("invalid_api_key", "api_key_invalid", "authentication_error", "unauthenticated"),
     ),
     Row(
         kind="malformed", condition="what the model wrote, which the server could not read", action="retry",
@@ -254,12 +298,19 @@ TABLE: tuple[Row, ...] = (
         words=_any(r"failed to parse (?:tool|function)[ _]?call|(?:tool|function)[ _]call arguments"),
     ),
     _lacks("tools", "a tool's schema, or a choice among tools", r"schema for (?:function|tool)", _no("tool_choice")),
-    _lacks("thinking", "the switch for thinking, or its absence", r"not support thinking", _no(_THINKING)),
+    _lacks(
+        "thinking", "the switch for thinking, or its absence", r"not support thinking", _no(_THINKING),
+        never=_any(r"^[`'\"]?temperature\b"),
+    ),
     _lacks("stream", "a stream, or an answer in one piece", _STREAMS, _no(_STREAM)),
     _lacks("parallel_tools", "several calls at once", r"single tool[- ]calls?", _no(r"parallel[_ ]tool[_ ]calls?")),
+    _lacks("tool_ids", "ids of tool calls", r"tool[ _]call[ _]ids? (?:was|were|must|should|has to)\b"),
     _lacks("max_tokens", "the cap of an answer, its name or its size", *_CAPS),
     _lacks("schema", "a schema, or JSON at all", _FORMAT),
-    _lacks("tools", "tools at all", r"not support (?:the use of )?tools?\b", _no(_TOOLS), also=frozenset({404})),
+    _lacks(
+        "tools", "tools at all", r"not support (?:the use of )?tools?\b", r"missing a thought_signature", _no(_TOOLS),
+        also=frozenset({404}),
+    ),
     _lacks("schema", "a schema, in other words", _no(r"\bschema")),
     _lacks("system", "the role `system`, or where it stands", r"roles must alternate", _no(_SYSTEM)),
     _lacks("temperature", "a temperature", _no(_TEMPERATURE)),
@@ -286,10 +337,14 @@ TABLE: tuple[Row, ...] = (
     ),
     Row(
         kind="unavailable", condition="a server or gateway that is overloaded or away", action="retry",
-        statuses=frozenset({409, 425, *_SERVER}),
+        statuses=frozenset({409, 424, 425, 498, 499, *_SERVER}),
     ),
     Row(
         kind="refused", condition="any other refusal", action="refuse", spent="refuse", statuses=range(400, 500),
+    ),
+    Row(
+        kind="rate_limited", condition="too many requests, in the words of an error inside a 200", action="retry",
+        words=_BUSY, names=_named("rate_limit_error", "rate_limit_exceeded", "rate_limited"),
     ),
     Row(
         kind="unreachable", condition="no connection: refused, no such host, TLS, a proxy, too slow to connect",

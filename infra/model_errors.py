@@ -26,7 +26,7 @@ _ABSURD_S = 31 * 86400.0
 _SHOWN = 300
 
 _SPAN = r"(?:[\d.]+ ?(?:milliseconds?|ms|seconds?|s|minutes?|m|hours?|h)(?![a-z]) ?)+"
-_WAIT = re.compile(rf"(?:retry|try again) (?:in|after)\W{{0,3}}({_SPAN})", re.IGNORECASE)
+_WAIT = re.compile(rf"(?:(?:retry|try again) (?:in|after)|\bwait)\W{{0,3}}({_SPAN})", re.IGNORECASE)
 _PART = re.compile(r"([\d.]+) ?(ms|milli|[smh])", re.IGNORECASE)
 _UNIT_S = {"ms": 0.001, "milli": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 

@@ -30,8 +30,9 @@ from runtime.text_calls import calls_in
 _SWITCHES: list[Thinking] = [profile for profile, switch in THINKING.items() if switch]
 #: in which order findings are shown; others come behind
 _ORDER = (
-    "listed", "answer", "usage", "json_schema", "json_object", "forced call", "tools", "several calls", "tool history",
-    "temperature", "system role", "max_tokens", "cap kept", "thinking off", "stream", "usage in a stream",
+    "listed", "answer", "usage", "json_schema", "json_object", "forced call", "tools", "several calls", "one at a time",
+    "tool history", "temperature", "system role", "max_tokens", "cap kept", "thinking off", "stream",
+    "usage in a stream",
 )  # fmt: skip
 
 #: questions at once
@@ -195,8 +196,8 @@ class _Probe:
         few: list[Callable[[], Awaitable[None]]] = [self.by_schema, self.with_tool]
         if _thinks(plain):
             few += [partial(self.with_switch, profile) for profile in _SWITCHES if profile != self.model.thinking]
-        more = [self.by_object, self.by_call, self.with_two, self.with_history, self.counting, self.as_stream]
-        return few if briefly else [*few, *more]
+        more = [self.by_object, self.by_call, self.with_two, self.one_at_a_time, self.with_history, self.counting]
+        return few if briefly else [*few, *more, self.as_stream]
 
     async def by_schema(self) -> None:
         got = await self.ask(_BY_SCHEMA, format="json_schema")
@@ -234,6 +235,13 @@ class _Probe:
         made = len(got.answer.tool_calls) if got.answer is not None else 0
         verdict: Verdict = got.nothing if got.answer is None else "yes" if made > 1 else "unknown"
         self.found("several calls", verdict, "a tool, and a plea to call it twice", got)
+
+    async def one_at_a_time(self) -> None:
+        got = await self.ask(_WITH_TWO, extra={"parallel_tool_calls": False})
+        made = len(got.answer.tool_calls) if got.answer is not None else 0
+        told: Verdict = "accepted, not enforced" if made > 1 else "yes" if made else "unknown"
+        verdict = got.nothing if got.answer is None else told
+        self.found("one at a time", verdict, "the same, and parallel_tool_calls false", got)
 
     async def with_history(self) -> None:
         got = await self.ask(_HISTORY)

@@ -42,6 +42,7 @@ def reworded(
     system: Literal["system", "developer", "user"],
     parallel: bool,
     echo: bool,
+    ids: Literal["ours", "short"],
 ) -> list[Message]:
     """The messages of `request`; itself is not changed.
 
@@ -53,6 +54,7 @@ def reworded(
             role follow each other.
         parallel: False = one call a message.
         echo: whether a tool turn needs thinking text.
+        ids: of calls and their results; `short` = nine letters and digits.
     """
     messages = request.messages
     if words := _words(request, tools, schema):
@@ -61,6 +63,8 @@ def reworded(
         messages = [_without_calls(message) for message in messages]
     if not parallel:
         messages = list(_one_call_each(messages))
+    if ids == "short":
+        messages = _with_short_ids(messages)
     if echo:
         messages = [_with_thinking(message, turn) for turn, message in enumerate(messages)]
     if system == "developer":
@@ -150,6 +154,21 @@ def _one_call_each(messages: Sequence[Message]) -> Iterator[Message]:
                     yield results[id_]
         elif not (message.get("role") == "tool" and message.get("tool_call_id") in moved):
             yield message
+
+
+def _with_short_ids(messages: Sequence[Message]) -> list[Message]:
+    """Calls numbered as they come, and each result with its call's number."""
+    short: dict[Any, str] = {}
+
+    def of(id_: Any) -> str:
+        return short.setdefault(id_, f"call{len(short):05}")
+
+    def numbered(message: Message) -> Message:
+        if calls := message.get("tool_calls"):
+            return {**message, "tool_calls": [{**call, "id": of(call.get("id"))} for call in calls]}
+        return {**message, "tool_call_id": of(message["tool_call_id"])} if "tool_call_id" in message else message
+
+    return [numbered(message) for message in messages]
 
 
 def _with_thinking(message: Message, turn: int) -> Message:

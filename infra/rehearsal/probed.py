@@ -26,6 +26,8 @@ def probe_reply(body: Mapping[str, Any]) -> Reply:
         made = [_instance(function.get("parameters") or {})]
         if not body.get("tool_choice"):
             made = [{"city": city} for city in _CITIES if city in message_text(last)] or made
+        if body.get("parallel_tool_calls") is False:
+            made = made[:1]
         return Reply(content=None, tool_calls=[_call(n, str(function.get("name")), one) for n, one in enumerate(made)])
     cap = body.get("max_tokens") or body.get("max_completion_tokens")
     text = _text(body, message_text(last))

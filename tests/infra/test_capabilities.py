@@ -365,7 +365,8 @@ def test_every_ability_has_a_ladder() -> None:
     """A field that is added and forgotten would not be learnt from others."""
     other = {
         "format": "text", "max_tokens": "none", "most_tokens": 7, "temperature": False, "system": "user",
-        "tools": "text", "parallel_tools": False, "thinking": "dashscope", "echo": True, "stream": "always",
+        "tools": "text", "parallel_tools": False, "parallel_switch": False, "tool_ids": "short",
+            "thinking": "dashscope", "echo": True, "stream": "always",
         "stream_usage": False, "window": 4096,
     }  # fmt: skip
     assert set(other) == {field.name for field in fields(Abilities)}

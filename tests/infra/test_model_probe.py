@@ -116,7 +116,7 @@ async def test_what_is_refused_is_found_on_the_way() -> None:
     told = verdicts(found)
     refused = (
         "listed", "max_tokens", "temperature", "system role", "thinking off", "json_schema", "json_object",
-        "forced call", "tools", "several calls", "tool history", "stream",
+        "forced call", "tools", "several calls", "one at a time", "tool history", "stream",
     )  # fmt: skip
     assert {name: told[name] for name in refused} == dict.fromkeys(refused, "no")
     assert told["answer"] == "yes"
@@ -253,3 +253,21 @@ async def test_a_call_whose_arguments_nobody_can_read_is_no_yes() -> None:
 
     async with answering(answer) as server:
         assert verdicts(await probed(server.url, briefly=True))["tools"] == "accepted, not enforced"
+
+
+@pytest.mark.parametrize(("obeys", "verdict"), [(True, "yes"), (False, "accepted, not enforced")])
+async def test_one_call_at_a_time(obeys: bool, verdict: str) -> None:
+    """A switch that is taken and does nothing is told from one that works."""
+
+    def answer(request: Request) -> bytes:
+        if request.path.endswith("/models"):
+            return listing()
+        if "tools" not in request.body or request.body["messages"][-1]["role"] == "tool":
+            return completion(usage=usage(40, 1))
+        call = {"type": "function", "function": {"name": "city_weather", "arguments": '{"city": "Paris"}'}}
+        number = 1 if obeys and request.body.get("parallel_tool_calls") is False else 2
+        return completion({"content": None, "tool_calls": [call] * number}, usage=usage(140, 30))
+
+    async with answering(answer) as server:
+        told = verdicts(await probed(server.url))
+    assert (told["several calls"], told["one at a time"]) == ("yes", verdict)

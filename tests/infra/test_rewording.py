@@ -44,7 +44,7 @@ ACTING = ChatRequest(role="executor", messages=HISTORY, tools=[TOOL])
 
 def words(request: ChatRequest = ACTING, **changes: Any) -> list[Message]:
     given: dict[str, Any] = {
-        "tools": "native", "schema": "silent", "system": "system", "parallel": True, "echo": False,
+        "tools": "native", "schema": "silent", "system": "system", "parallel": True, "echo": False, "ids": "ours",
     }  # fmt: skip
     before = copy.deepcopy(request)
     made = reworded(request, **given | changes)
@@ -108,6 +108,17 @@ def test_system_text_for_a_developer() -> None:
     assert words(system="developer") == [{**HISTORY[0], "role": "developer"}, *HISTORY[1:]]
 
 
+def test_short_ids() -> None:
+    """Nine letters and digits, numbered as they come; each result has its call's, and all else stays."""
+    made = words(ids="short")
+    called = [[one["id"] for one in message.get("tool_calls", ())] for message in made]
+    answered = [message.get("tool_call_id") for message in made]
+    assert called == [[], [], [], ["call00000", "call00001"], [], [], ["call00002"], [], []]
+    assert answered == [None, None, None, None, "call00000", "call00001", None, "call00002", None]
+    for message, before in zip(made, HISTORY, strict=True):
+        assert {**message, "tool_calls": 0, "tool_call_id": 0} == {**before, "tool_calls": 0, "tool_call_id": 0}
+
+
 def test_tool_turns_with_a_line_for_their_thinking() -> None:
     """Each one another, made of its calls: what a model thought never goes into a prompt."""
     made = words(echo=True)
@@ -120,7 +131,7 @@ def test_tool_turns_with_a_line_for_their_thinking() -> None:
 def test_the_beginning_is_the_same_in_every_step() -> None:
     """Of each form: what was sent for the first step begins what is sent for the next, message by message."""
     for changes in (
-        {}, {"tools": "text"}, {"parallel": False}, {"echo": True}, {"system": "developer"},
+        {}, {"tools": "text"}, {"parallel": False}, {"echo": True}, {"ids": "short"}, {"system": "developer"},
         {"tools": "text", "parallel": False, "echo": True},
     ):  # fmt: skip
         whole = words(**changes)

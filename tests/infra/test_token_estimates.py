@@ -111,6 +111,16 @@ def test_a_prompt_that_a_server_has_cut_in_silence_shows() -> None:
          300000),
         ("Prompt has 32769 tokens, but the configured context size is 32768 tokens", 32768, 32769),
         ("Input length 35000 exceeds the maximum length 32768", 32768, 35000),
+        ("The input token length 40000 is longer than the maximum 32768", 32768, 40000),
+        ("Prompt length 5000 is greater than max_seq_len 4096", 4096, 5000),
+        ("The input prompt length 5000 exceeds session_len 4096", 4096, 5000),
+        ("length of prompt_tokens (40000) must be less than max_seq_len (32768).", 32768, None),
+        ("The provided prompt is 16000 tokens long, so generating 1024 tokens requires a sequence length of 17024, but "
+         "the maximum supported sequence length is just 16384!", 16384, 16000),
+        ("prompt token count of 70000 exceeds the limit of 64000", 64000, 70000),
+        ("Please reduce the length of the messages. Current length is 9000 while limit is 8192", 8192, 9000),
+        ("The estimated number of input and maximum output tokens (9000) exceeded this model context window limit "
+         "(8192).", 8192, 9000),
         ("Request too large for m on tokens per minute (TPM): Limit 10000, Requested 14000.", 10000, 14000),
     ],
 )  # fmt: skip

@@ -154,6 +154,17 @@ REFUSALS: dict[str, tuple[int, str, ChatRequest, Callable[[Any], object], object
         500, "This model only supports single tool-calls at once!", ACTING,
         lambda body: [len(one.get("tool_calls", ())) for one in body["messages"]], [0, 0, 1, 0, 1, 0],
     ),
+    "and is asked for one call at a time": (
+        500, "This model only supports single tool-calls at once!", ACTING,
+        lambda body: body.get("parallel_tool_calls"), False,
+    ),
+    "Mistral has ids of its own": (
+        400, "Tool call id was e-0 but must be a-z, A-Z, 0-9, with a length of 9.", ACTING,
+        lambda body: body["messages"][-1]["tool_call_id"], "call00001",
+    ),
+    "Gemini wants its thoughts back with calls": (
+        400, "Function call is missing a thought_signature in functionCall parts.", ACTING, has("tools"), False,
+    ),
     "DashScope wants its switch": (
         400, "parameter.enable_thinking must be set to false for non-streaming calls", REQUEST,
         lambda body: body.get("enable_thinking"), False,
@@ -205,3 +216,14 @@ async def test_a_refused_stream_is_asked_for_in_one_piece() -> None:
     async with asking(failed(400, "Unknown parameter: 'stream_options'"), OK, retries=0, stream=True) as asked:
         await asked.complete()
     assert [("stream_options" in body, body.get("stream")) for body in asked.bodies] == [(True, True), (False, True)]
+
+
+async def test_a_word_for_one_call_at_a_time_that_is_refused_is_left_out() -> None:
+    """The calls of the history stay apart."""
+    single = failed(500, "This model only supports single tool-calls at once!")
+    unknown = failed(400, "Unknown parameter: 'parallel_tool_calls'.", param="parallel_tool_calls")
+    async with asking(single, unknown, OK, retries=0) as asked:
+        await asked.complete(ACTING)
+        await asked.complete(ACTING)
+    assert [body.get("parallel_tool_calls") for body in asked.bodies] == [None, False, None, None]
+    assert all(len(one.get("tool_calls", ())) < 2 for body in asked.bodies[1:] for one in body["messages"])
