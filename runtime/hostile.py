@@ -148,9 +148,36 @@ def findings(text: str) -> Iterator[tuple[str, bool]]:
     yield "homoglyph", bool(suspect) and any(_is_mixed(word) for word in _WORD.findall(plain(suspect)))
     readings = _readings(text)
     for reason, pattern in _PATTERNS.items():
-        yield reason, any(pattern.search(one) for one in readings)
+        yield reason, any(pattern.search(one) for one in readings if _may_hold(reason, one))
     yield "blob", any(_is_encoded(run) for run in _RUN.findall(text)) or _HEX.search(text) is not None
 
+
+def _may_hold(reason: str, text: str) -> bool:
+    """Whether a look at a few words leaves it open that `text` has `reason`: the dear patterns are asked seldom."""
+    if not text.isascii():
+        return True
+    lowered = text.lower()
+    if reason == "injection":
+        return "jailbreak" in lowered or not _INJECTING.isdisjoint(_LETTERS.findall(lowered))
+    return reason not in _SIGNS or any(sign in lowered for sign in _SIGNS[reason])
+
+
+#: of each of these reasons, what stands in lower case in every ASCII text that has it, one of them
+_SIGNS = {
+    "link": ("://", "script:", "data:", "]("),
+    "secret": (
+        "sk-", "pk-", "rk-", "gho", "ghp", "ghs", "ghu", "github_pat", "glpat", "xox", "gsk", "nvapi", "hf", "aiza",
+        "akia", "asia", "eyj", "-----begin", "bearer", "basic", "key", "passw", "secret", "token", "://",
+    ),
+}  # fmt: skip
+#: a word of every phrase of `INJECTIONS` that can be written in ASCII, but for `jailbreak`, which may go on
+_INJECTING = frozenset((
+    "ignore", "disregard", "forget", "override", "now", "prompt", "reveal", "print", "repeat", "new", "pretend", "act",
+    "anything", "memory", "experience", "note", "send", "forward", "post", "upload", "ignoriere", "ignorier",
+    "vergiss", "missachte", "du", "ignorez", "ignorer", "oublie", "oubliez", "oublier", "tu", "ignora", "olvida",
+    "olvide", "descarta", "descarte", "ahora", "desconsidere", "dimentica",
+))  # fmt: skip
+_LETTERS = re.compile("[a-z]+")
 
 _PATTERNS = {
     "ansi_escape": _ANSI,

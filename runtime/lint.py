@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from events.parameters import Parameters
@@ -132,6 +133,7 @@ _UUID = r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 #: letters and digits in one word with four digits or more, or six digits and more
 _CODE = r"(?<![\w.])(?=[A-Za-z0-9_-]{0,64}[0-9](?:[A-Za-z_-]{0,64}[0-9]){3})[A-Za-z0-9_-]{6,}(?![\w])"
 _IDENTIFIER = re.compile(f"{_EMAIL}|{_UUID}|{_CODE}")
+_DIGIT = re.compile("[0-9]")
 
 _QUOTED = re.compile(r"\"([^\"\n]{4,200})\"|`([^`\n]{4,200})`|'([^'\n]{4,200})'(?!\w)|“([^”\n]{4,200})”")
 #: last words longer than this are no answer that an experience would give away, characters
@@ -188,6 +190,9 @@ def _copies(text: str, trajectory: Sequence[Message]) -> Iterator[tuple[str, boo
 
 
 def _copies_identifier(text: str, trajectory: Sequence[Message]) -> bool:
+    # An address, a UUID's hyphens or four digits: most lessons have none of them, and need not be looked through.
+    if "@" not in text and text.count("-") < 4 and len(_DIGIT.findall(text)) < 4:
+        return False
     named = {match.group().casefold() for match in _IDENTIFIER.finditer(text)}
     if not named:
         return False
@@ -212,7 +217,9 @@ def _is_part(experience: str, source: str, name: str) -> bool:
     return mine == theirs if name == "scenario" else len(mine) >= _COPY_CHARS and mine in theirs
 
 
+@lru_cache(maxsize=16)
 def _squashed(text: str) -> str:
+    # The gate's prompt is asked for with each lesson of a run, a task and a plan with both of an episode.
     return " ".join(plain(text).casefold().split())
 
 

@@ -44,8 +44,6 @@ _MARK = re.compile(
 )
 #: joiners that join nothing
 _JOINER = re.compile("(?<=[\x21-\x7e])[\u200c\u200d]+|[\u200c\u200d]+(?=[\x21-\x7e])")
-#: whatever ends a line for some reader
-_BREAK = re.compile("\r\n?|[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 _PLACEHOLDER = re.compile(r"\{\{([a-z_]+)\}\}")
 _PART = re.compile(r"^# (system|user)[ \t]*$", re.MULTILINE)
 
@@ -168,10 +166,18 @@ def defused(text: str) -> str:
     `</task>` reads `&lt;/task>`, `[INST]` reads `&#91;INST]`, a line's `[P1]` reads `([P1]`, in whatever characters
     they are written. What shows nothing is gone.
     """
-    text = _BREAK.sub("\n", seen(clean_text(text)))
+    text = _unbroken(seen(clean_text(text)))
     if not text.isascii():
         text = _edited(text, _JOINER)
+    elif "<" not in text and "[" not in text:
+        return text  # no mark begins otherwise, and most texts hold none
     return _edited(text, _MARK)
+
+
+def _unbroken(text: str) -> str:
+    """`text` with a line feed for whatever ends a line for some reader."""
+    # The dot keeps the end of the last line.
+    return "\n".join(f"{text}.".splitlines())[:-1]
 
 
 def _edited(text: str, what: re.Pattern[str]) -> str:
@@ -290,4 +296,4 @@ def _told(message: Message) -> list[str]:
 
 
 def _set_in(text: str) -> str:
-    return _BREAK.sub("\n", text).replace("\n", "\n  ")
+    return _unbroken(text).replace("\n", "\n  ")

@@ -1,12 +1,14 @@
 """Each lint reason, on the text that has it and on its harmless neighbour."""
 
 import json
+import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from events.parameters import Parameters
+from runtime import hostile
 from runtime.hostile import INJECTIONS, findings
 from runtime.lint import REASONS, lint
 from runtime.prompting import load_prompts
@@ -158,6 +160,26 @@ def test_injection_in_each_language(language, text):
     """Each language of the list has a phrase that is found."""
     assert language in INJECTIONS
     assert reasons(f"{GOOD} {text}.") == ["injection"]
+
+
+@pytest.mark.parametrize("phrase", [one for phrases in INJECTIONS.values() for one in phrases])
+@settings(max_examples=5)
+@given(data=st.data())
+def test_whatever_a_phrase_finds_is_found(phrase, data):
+    """What is looked at before the patterns, to spare most texts them, keeps none of their texts away."""
+    pattern = re.compile(phrase, re.IGNORECASE)
+    text = data.draw(st.from_regex(pattern, alphabet=st.characters(codec="ascii" if phrase.isascii() else "utf-8")))
+    assert dict(findings(text))["injection"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "pattern"), [("link", hostile._LINK), ("secret", hostile._SECRET)], ids=["link", "secret"]
+)
+@settings(max_examples=20)
+@given(data=st.data())
+def test_whatever_a_pattern_finds_is_found(reason, pattern, data):
+    """As above, of addresses and keys."""
+    assert dict(findings(data.draw(st.from_regex(pattern, alphabet=st.characters(codec="ascii")))))[reason]
 
 
 def test_every_language_is_tried():
