@@ -176,7 +176,7 @@ async def _by_words(
     for stage in asked.stages:
         try:
             found = await server.look_up(
-                serving.generation, stage, asked.text, query, asked.mode, asked.limit + _SPARE
+                serving.generation, stage, asked.text, query, asked.mode, asked.limit + _SPARE, banks.version
             )  # fmt: skip
         except DoubtfulAnswer as wrong:
             raise Mismatch(_anew(wrong, log)) from wrong

@@ -5,7 +5,7 @@ from typing import Literal, Protocol
 
 from msgspec import Struct
 
-from events.ids import MemoryId, Stage
+from events.ids import BankVersion, MemoryId, Stage
 from events.vectors import Vector
 from infra.banks.generations import Generation
 from infra.banks.prunes import Prunes
@@ -69,7 +69,7 @@ class BankServer(Protocol):
         ...
 
     async def look_up(
-        self, name: str, stage: Stage, text: str, query: Vector | None, mode: Mode, limit: int
+        self, name: str, stage: Stage, text: str, query: Vector | None, mode: Mode, limit: int, at: BankVersion
     ) -> list[Found]:
         """The rows of a generation that a person's search finds, best first; pruned ones may be among them.
 
@@ -80,6 +80,7 @@ class BankServer(Protocol):
             query: its embedding; `bm25` does without it.
             mode: by embeddings, by words, or by both.
             limit: rows at most.
+            at: rows of items born later are passed over.
 
         Raises:
             BadInput: a mode without what it needs.

@@ -15,7 +15,7 @@ from weaviate import WeaviateAsyncClient
 from weaviate.classes.init import AdditionalConfig, Auth, Timeout
 
 from events.errors import BadInput
-from events.ids import Stage
+from events.ids import BankVersion, Stage
 from events.vectors import Vector
 from infra.banks import weaviate_wire as wire
 from infra.banks.errors import DoubtfulAnswer
@@ -87,17 +87,17 @@ class Weaviate:
         return sorted(found)
 
     async def look_up(
-        self, name: str, stage: Stage, text: str, query: Vector | None, mode: Mode, limit: int
+        self, name: str, stage: Stage, text: str, query: Vector | None, mode: Mode, limit: int, at: BankVersion
     ) -> list[Found]:
         """As `BankServer.look_up`."""
         if mode == "bm25":
-            request = wire.words(stage, name, text, limit)
+            request = wire.words(stage, name, text, limit, wire.born_by(at))
         elif query is None:
             raise BadInput(f"a search by {mode} needs the embedding of its text")
         elif mode == "hybrid":
-            request = wire.both(stage, name, text, query.exact(), limit)
+            request = wire.both(stage, name, text, query.exact(), limit, wire.born_by(at))
         else:
-            request = wire.near(stage, name, query.exact(), limit, None)
+            request = wire.near(stage, name, query.exact(), limit, wire.born_by(at))
         reply = await self._edge.search(name, request)
         if mode != "vector" or query is None:
             return wire.scored(reply)

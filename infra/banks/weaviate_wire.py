@@ -124,9 +124,11 @@ def nearest_ids(
     return request
 
 
-def words(stage: Stage, generation: str, text: str, limit: int) -> search_get_pb2.SearchRequest:
+def words(
+    stage: Stage, generation: str, text: str, limit: int, filters: base_pb2.Filters | None
+) -> search_get_pb2.SearchRequest:
     """The rows whose texts hold the words of `text`."""
-    request = _search(stage, generation, limit, None)
+    request = _search(stage, generation, limit, filters)
     request.bm25_search.CopyFrom(base_search_pb2.BM25(query=text, properties=[SCENARIO, EXPERIENCE]))
     request.properties.non_ref_properties.append(ID)
     request.metadata.score = True
@@ -134,10 +136,15 @@ def words(stage: Stage, generation: str, text: str, limit: int) -> search_get_pb
 
 
 def both(
-    stage: Stage, generation: str, text: str, query: npt.NDArray[np.float64], limit: int
+    stage: Stage,
+    generation: str,
+    text: str,
+    query: npt.NDArray[np.float64],
+    limit: int,
+    filters: base_pb2.Filters | None,
 ) -> search_get_pb2.SearchRequest:
     """The rows that are near and those that hold the words, their ranks fused."""
-    request = _search(stage, generation, limit, None)
+    request = _search(stage, generation, limit, filters)
     request.hybrid_search.CopyFrom(
         base_search_pb2.Hybrid(
             query=text,

@@ -195,6 +195,8 @@ def search(
         text.encode()
     except UnicodeEncodeError as error:
         raise BadInput("TEXT is not UTF-8") from error
+    if not text.strip():
+        raise BadInput("TEXT is empty: say what is searched for")
     asked = Search(text=text, stages=(stage,) if stage else ("planning", "execution"), mode=mode, limit=limit)
 
     async def work() -> Searched:

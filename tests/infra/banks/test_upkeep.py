@@ -167,13 +167,30 @@ async def test_looking_something_up(redis_server, redis_prefix: str, weaviate_se
         banks = place.run.versions[12]
         item = [item for item in banks if item.bank == "execution"][-1]
         query = banks.scenario_vector(item)
-        found = await place.server.look_up(serving.generation, "execution", item.scenario, query, mode, 3)
+        asked = (serving.generation, "execution", item.scenario, query, mode, 3)
+        found = await place.server.look_up(*asked, banks.version)
         assert found[0].id == item.id
         assert len(found) <= 3
         assert all(one.score >= other.score for one, other in pairwise(found))
         if mode != "bm25":
             with pytest.raises(BadInput, match="embedding"):
-                await place.server.look_up(serving.generation, "execution", "x", None, mode, 3)
+                await place.server.look_up(serving.generation, "execution", "x", None, mode, 3, banks.version)
+
+
+@pytest.mark.parametrize("mode", ["vector", "bm25", "hybrid"])
+async def test_looking_something_up_in_an_older_version(
+    redis_server, redis_prefix: str, weaviate_server: WeaviateAddress, mode: str
+):
+    """Whatever was born since is passed over, so that the one row that is asked for is a row of that version."""
+    async with built(redis_server, redis_prefix, weaviate_server) as place:
+        serving = await upkeep.served(place.generations)
+        older, newer = place.run.versions[4], place.run.versions[12]
+        item = [item for item in newer if item.bank == "execution"][-1]
+        assert item.inserted_at > older.version
+        asked = (serving.generation, "execution", item.scenario, newer.scenario_vector(item), mode, 1)
+        (found,) = await place.server.look_up(*asked, older.version)
+        assert newer.get(found.id) is not None
+        assert newer.get(found.id).inserted_at <= older.version
 
 
 async def test_a_rebuild_beside_a_mirror(redis_server, redis_prefix: str, weaviate_server: WeaviateAddress):

@@ -99,6 +99,9 @@ def test_a_replica_is_searched_by_meaning(chime: Any, played: Any):
     chime("memory", "search", "r", "shop", "--limit", "0", code=2)
     chime("memory", "search", "r", os.fsdecode(b"\xff"), code=2)
     assert "TEXT is not UTF-8" in chime.err
+    for mode in ("vector", "bm25", "hybrid"):
+        chime("memory", "search", "r", " ", "--mode", mode, code=2)
+        assert "TEXT is empty" in chime.err
     chime("memory", "search", "nobody", "shop", code=2)
 
 
