@@ -29,6 +29,7 @@ from weaviate.proto.v1 import (
 
 from infra.banks.errors import AnswerTooLong, BankAway, DoubtfulAnswer, UncleanWrite
 from infra.weaviate_address import WeaviateAddress
+from infra.weaviate_asking import OLDEST
 from runtime.logger import Logger
 
 _log = Logger("chime.weaviate")
@@ -45,8 +46,6 @@ _WRITE_S = 20.0
 _GREET_S, _SCHEMA_S = 3.0, 30.0
 #: between tries to reach a server that is away: the first and the longest wait, seconds
 _PROBE_S = (0.25, 5.0)
-#: the oldest server that knows what our collections ask for
-OLDEST = (1, 33)
 #: of one message, both ways: the server's own limit
 _MESSAGE = 104_858_000
 
