@@ -312,6 +312,22 @@ def own_weaviate_server(weaviate_tools: Path, _weaviate_guard: Guard, tmp_path: 
     server.close()
 
 
+@pytest.fixture
+def small_disk(own_weaviate_server: OwnWeaviate) -> Iterator[Path]:
+    """The data of the test's own server, on a disk of 48 MB."""
+    own_weaviate_server.stop()
+    data = own_weaviate_server.data
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", str(data)], capture_output=True, text=True
+    )
+    if mounted.returncode:
+        pytest.skip(f"a small disk needs the right to mount one: {mounted.stderr.strip()}")
+    own_weaviate_server.start()
+    yield data
+    own_weaviate_server.close()
+    subprocess.run(["umount", "-l", str(data)], check=True)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """What long tests have to tell: their `record_property("chaos", ...)`; and what was left out."""
     skipped = sum(_LEFT_OUT in str(report.longrepr) for report in terminalreporter.getreports("skipped"))

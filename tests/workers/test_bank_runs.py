@@ -1,15 +1,18 @@
 """Runs whose bank is in a real Weaviate: the same banks as ever, whatever becomes of the server meanwhile."""
 
-import json
-import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import anyio
+import httpx
 import pytest
+from answering_alike import answering_alike
 from stored_worlds import DEADLINE_S, RUN, Gate, recalled, sources, stored, until
+from weaviate_servers import full
 
 from events.errors import VersionGap
 from events.ids import BankVersion, Position
@@ -160,11 +163,32 @@ def _with_another_key(server: OwnWeaviate) -> None:
     server.start(api_key="another-key-than-before")
 
 
+#: what a Weaviate of long ago says of itself
+_OLD = b'{"version": "1.19.0"}'
+
+
+class _Replaced:
+    """A server of long ago stands where ours was, until ours is back."""
+
+    def __init__(self) -> None:
+        self._there = ExitStack()
+
+    def begins(self, server: OwnWeaviate) -> None:
+        server.stop()
+        self._there.enter_context(answering_alike(_OLD, urlsplit(server.address.http_url).port or 0))
+
+    def ends(self, server: OwnWeaviate) -> None:
+        self._there.close()
+        server.start()
+
+
 TROUBLES = (
     Trouble("kill-9", lambda server: server.kill(), lambda server: server.start()),
     Trouble("wiped", lambda server: server.wipe(), lambda server: server.start()),
     Trouble("hung", lambda server: server.pause(), lambda server: server.resume()),
+    Trouble("stopped", lambda server: server.stop(), lambda server: server.start()),
     Trouble("gone", lambda server: server.stop(), None),
+    Trouble("old-version", (_replaced := _Replaced()).begins, _replaced.ends),
     Trouble("other-key", _with_another_key, None),
 )
 
@@ -206,31 +230,60 @@ async def test_trouble_in_the_middle_of_a_run(
             assert await here.differences() == []
 
 
-class _Old(BaseHTTPRequestHandler):
-    """What a Weaviate of long ago says of itself."""
+@pytest.mark.timeout(300)
+async def test_a_disk_that_is_full_in_the_middle_of_a_run(
+    world: Any, playing: Any, redis_server: Any, redis_prefix: str, own_weaviate_server: OwnWeaviate, small_disk: Path,
+    expected: list[str],
+):  # fmt: skip
+    """As other troubles: it is refused what it writes until it is started again with room."""
 
-    def do_GET(self) -> None:
-        body = json.dumps({"version": "1.19.0"}).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+    def room(server: OwnWeaviate) -> None:
+        (small_disk / "full").unlink()
+        server.restart()
 
-    def log_message(self, format: str, *args: Any) -> None:
-        del format, args
+    trouble = Trouble("full", lambda server: full(small_disk), room)
+    here = (world, playing, redis_server, redis_prefix)
+    await test_trouble_in_the_middle_of_a_run(trouble, *here, own_weaviate_server, expected)
+
+
+async def test_a_shard_that_is_read_only_in_the_middle_of_a_run(
+    world: Any, playing: Any, redis_server: Any, redis_prefix: str, own_weaviate_server: OwnWeaviate,
+    expected: list[str],
+):  # fmt: skip
+    """The next generation is built beside it, and the run ends with its digest."""
+    address, gate = own_weaviate_server.address, Gate()
+    async with stored(world, redis_server.url, redis_prefix, address, around=gate.around) as here:
+        log = await here.world.begin(RUN, plan(playing), limit=LIMIT)
+        before = ""
+
+        async def disturb() -> None:
+            nonlocal before
+            await until(lambda: recalled(log, "weaviate", 0))
+            gate.shut()
+            before = (await until(here.of().serving)).generation
+            headers = {"Authorization": f"Bearer {address.api_key}"}
+            async with httpx.AsyncClient(base_url=address.http_url, headers=headers) as http:
+                for collection in ("PlanningMemory", "ExecutionMemory"):
+                    url = f"/v1/schema/{collection}/shards/{before}"
+                    (await http.put(url, json={"status": "READONLY"})).raise_for_status()
+            gate.open.set()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(disturb)
+            assert await here.world.drive(RUN, deadline_s=DEADLINE_S) == ["finished"]
+        events, serving = await here.world.recorded(RUN), await here.of().serving()
+        assert playing.digests(events) == expected
+        assert set(sources(events)) <= {"weaviate", "fallback"}
+        assert serving is not None
+        assert (serving.generation != before, serving.version) == (True, LIMIT)
+        assert await here.differences() == []
 
 
 @pytest.fixture
 def old_server() -> Iterator[WeaviateAddress]:
     """An address where a server of an old version answers on REST."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Old) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        url = f"http://127.0.0.1:{server.server_port}"
-        yield WeaviateAddress(http_url=url, grpc_url="127.0.0.1:9", api_key="", version="")
-        server.shutdown()
-        thread.join()
+    with answering_alike(_OLD) as address:
+        yield address
 
 
 async def test_a_server_of_an_old_version(

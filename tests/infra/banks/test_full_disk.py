@@ -1,31 +1,13 @@
 """A Weaviate server whose disk is full: it refuses until it is started again, and the run goes on."""
 
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
-import pytest
 from banked_run import placed
+from weaviate_servers import full
 
 from infra.banks import mirror as mirroring
 from infra.banks import weaviate_edge
-
-
-@pytest.fixture
-def small_disk(own_weaviate_server) -> Iterator[Path]:
-    """The server's data on a disk of 48 MB."""
-    own_weaviate_server.stop()
-    data = own_weaviate_server.data
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", str(data)], capture_output=True, text=True
-    )
-    if mounted.returncode:
-        pytest.skip(f"a small disk needs the right to mount one: {mounted.stderr.strip()}")
-    own_weaviate_server.start()
-    yield data
-    own_weaviate_server.kill()
-    subprocess.run(["umount", "-l", str(data)], check=True)
 
 
 async def test_a_full_disk(redis_server, redis_prefix: str, own_weaviate_server, small_disk: Path, monkeypatch):
@@ -53,19 +35,13 @@ async def test_a_full_disk(redis_server, redis_prefix: str, own_weaviate_server,
         await run.fold(10)
         assert await mirror.settle(30)
         assert await read() == {"weaviate"}
-        with (small_disk / "full").open("wb", buffering=0) as file:
-            for size in (1 << 20, 1 << 12):
-                try:
-                    while True:
-                        file.write(bytes(size))
-                except OSError:
-                    continue
+        filled = full(small_disk)
         with anyio.fail_after(60):
             while not mirror.view.waits_for:
                 await run.fold(3)
                 await mirror.settle(0.2)
         assert await read() <= {"weaviate", "fallback"}
-        (small_disk / "full").unlink()
+        filled.unlink()
         await anyio.to_thread.run_sync(own_weaviate_server.restart)
         with anyio.fail_after(60):
             while not await mirror.settle(1):

@@ -9,8 +9,8 @@ from infra.weaviate_address import WeaviateAddress
 
 
 @contextmanager
-def answering_alike(body: bytes) -> Iterator[WeaviateAddress]:
-    """Its address, for as long as the context lasts; nobody speaks gRPC there."""
+def answering_alike(body: bytes, port: int = 0) -> Iterator[WeaviateAddress]:
+    """Its address, for as long as the context lasts, at that port or at a free one; nobody speaks gRPC there."""
 
     class Alike(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -23,7 +23,7 @@ def answering_alike(body: bytes) -> Iterator[WeaviateAddress]:
         def log_message(self, *arguments: object) -> None:
             """Nothing."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Alike)
+    server = ThreadingHTTPServer(("127.0.0.1", port), Alike)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:

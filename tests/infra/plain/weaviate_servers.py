@@ -186,3 +186,15 @@ class OwnWeaviate:
 
     def _gone(self) -> None:
         until(lambda: not self.lives)
+
+
+def full(disk: Path) -> Path:
+    """The disk is full, by this file."""
+    with (disk / "full").open("wb", buffering=0) as file:
+        for size in (1 << 20, 1 << 12):
+            try:
+                while True:
+                    file.write(bytes(size))
+            except OSError:
+                continue
+    return disk / "full"
