@@ -47,6 +47,7 @@ _HINTS = (
     *("[think]", "[/think]", "<|begin_of_thought|>", "<|end_of_thought|>", "<|start_thinking|>", "<|end_thinking|>"),
     *("◁think▷", "◁/think▷", "<|channel", "<channel|>", "<unused94>", "<unused95>", "assistantfinal"),
 )
+_CODE = re.compile("`|~~~")
 _TAG_ENDS = {tag: re.compile(rf"</{tag}\s{{0,9}}>", re.IGNORECASE) for tag in _TAGS}
 _PAIR_ENDS = [re.compile(end, re.IGNORECASE) for _, end in _PAIRS]
 
@@ -69,6 +70,8 @@ _PARTS = ("text", "thinking", "reasoning", "summary", "content")
 _DEEPEST = 4
 #: marks of one answer; what stands behind so many is taken for thinking, as most of the text was
 _MOST = 300
+#: of those, the ones after which code is looked for anew, each time through all that is left
+_MOST_ANEW = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +102,7 @@ def told_apart(text: str) -> Spoken:
 
 def _parted(text: str) -> Spoken:
     answer, thoughts = list[str](), list[str]()
-    at, seen = 0, without_code(text)
+    at, seen, anew = 0, without_code(text), 0
     for _ in range(_MOST):
         mark = _MARK.search(seen, at)
         if mark is None:
@@ -107,8 +110,9 @@ def _parted(text: str) -> Spoken:
             break
         ending = _end_of(mark)
         end = ending.search(text, mark.end()) if ending else None
-        before = text[at : mark.start()]
+        before, begun = text[at : mark.start()], mark.start()
         if ending is None:
+            begun = at
             thoughts.append("".join([*answer, before]))
             answer, at = [], mark.end()
         elif end is not None:
@@ -126,7 +130,12 @@ def _parted(text: str) -> Spoken:
             continue
         # White space on one side of a block is enough; and what was no code before it may be some now.
         at = len(text) - len(text[at:].lstrip())
-        seen = text[:at] + without_code(text[at:]) if "`" in text or "~~~" in text else text
+        if _CODE.search(text, begun, at) or text.startswith(("```", "~~~"), at):
+            anew += 1
+            if anew > _MOST_ANEW:
+                thoughts.append(text[at:])
+                break
+            seen = text[:at] + without_code(text[at:])
     else:
         thoughts.append(text[at:])
     return Spoken("".join(answer).lstrip() if thoughts else text, _joined(thoughts))

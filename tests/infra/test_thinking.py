@@ -136,6 +136,7 @@ def test_a_message_has_fields_for_thinking(message: dict[str, Any], thought: str
         "```\n" * 200_001 + "</think>",
         "<" * 1_000_000 + "</think>",
         "analysis" * 100_000,
+        "`a` <think>a</think>\n" * 300 + "`b` ``c``\n" * 50_000,
     ],
     ids=lambda text: text[:12],
 )
@@ -145,7 +146,9 @@ def test_a_vast_text_is_told_apart_in_time(said: str) -> None:
     assert len(spoken.answer) + len(spoken.thought) <= len(said)
 
 
-def test_very_many_blocks_leave_no_thinking_behind() -> None:
+@pytest.mark.parametrize(("thought", "blocks"), [("marker", 300), ("`marker`", 31)])
+def test_very_many_blocks_leave_no_thinking_behind(thought: str, blocks: int) -> None:
     """What is beyond the bound counts as thinking too: an answer is lost rather than a thought let through."""
-    said = "".join(f"<think>marker {n}</think>" for n in range(1000)) + "yes"
-    assert "marker" not in told_apart(said).answer
+    said = f"<think>{thought}</think>" * blocks + "yes"
+    assert told_apart(f"<think>{thought}</think>" * (blocks - 1) + "yes").answer == "yes"
+    assert told_apart(said).answer == ""
