@@ -57,11 +57,11 @@ def _no_constant(name: str) -> Any:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the name {twice[:_SHOWN_CHARS]!r} stands twice")
+    fields: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in fields:
+            raise ValueError(f"the name {name[:_SHOWN_CHARS]!r} stands twice")
+        fields[name] = value
     return fields
 
 

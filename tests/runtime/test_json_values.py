@@ -21,6 +21,7 @@ LONG = "k" * 5000
         ('{"a": 1, "a": 1}', "the name 'a' stands twice"),
         ('{"x": {"a": 1, "b": 2, "b": 3}}', "the name 'b' stands twice"),
         (f'{{"{LONG}": 1, "{LONG}": 2}}', "stands twice"),
+        ("{" + "".join(f'"k{n}": 1, ' for n in range(200_000)) + '"k199999": 1}', "the name 'k199999' stands twice"),
     ],
 )
 def test_what_is_no_single_json_value(text, told):
