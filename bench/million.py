@@ -48,10 +48,10 @@ def _replayed(path: Path, episodes: int) -> float:
         async for page in SegmentLog(path).pages(Position(0), REPLAY_KINDS):
             for recorded in page:
                 replay.feed(recorded)
-            if not at_half and replay.banks.version >= half:
+            if not at_half and replay.version >= half:
                 at_half = _resident_mib()
-        if replay.banks.version != episodes:
-            raise SystemExit(f"replayed {replay.banks.version} of {episodes} episodes")
+        if replay.version != episodes:
+            raise SystemExit(f"replayed {replay.version} of {episodes} episodes")
         return _resident_mib() - at_half
 
     with asyncio.Runner() as runner:

@@ -15,6 +15,7 @@ from events.errors import FoldMismatch, UnreadableEvent
 from events.ids import BankVersion, Position, RunId, episode_of
 from events.kinds import Abandoned, AnyEvent, Diagnosed, Folded, RunStarted, Seeded, TasksListed
 from events.log import Recorded
+from events.newest import Newest
 from events.operations import Operation
 from events.policies import Policy
 
@@ -152,10 +153,20 @@ class Replay:
 
     def __init__(self, state: State | None = None) -> None:
         self._state = state or State()
-        self.banks = self._state.banks
+        self._newest = Newest(self._state.banks)
         #: as the state's; a diagnosis that nobody has looked into is still what the log holds
         self._waiting: dict[int, Diagnosed | Recorded | None] = dict(self._state.waiting)
         self._run, self._position = self._state.run, self._state.position
+
+    @property
+    def version(self) -> BankVersion:
+        """How far it is: of `banks`, without making them."""
+        return self._newest.version
+
+    @property
+    def banks(self) -> Banks:
+        """The newest ones."""
+        return self._newest.banks
 
     @property
     def state(self) -> State:
@@ -182,7 +193,7 @@ class Replay:
                 self._waiting[_ended_episode(recorded)] = recorded
             case kind if kind in REPLAY_KINDS:
                 state = step(self.state, recorded)
-                self._state, self.banks = state, state.banks
+                self._state, self._newest = state, Newest(state.banks)
                 self._waiting = dict(state.waiting)
             case _:
                 pass
@@ -191,10 +202,11 @@ class Replay:
     def _fold(self, recorded: Recorded) -> None:
         event = typed(recorded)
         assert isinstance(event, Folded)  # noqa: S101 - by kind
-        _check_fold(recorded, event, self.banks.version, self._waiting)
-        ended = self._waiting[event.episode]
-        diagnosed = _diagnosis(ended) if looks_into_diagnosis(event.operations) else None
-        self.banks = evolve(self.banks, diagnosed, event.operations)
+        _check_fold(recorded, event, self.version, self._waiting)
+        if not self._newest.noted(event.operations):
+            ended = self._waiting[event.episode]
+            diagnosed = _diagnosis(ended) if looks_into_diagnosis(event.operations) else None
+            self._newest.evolve(diagnosed, event.operations)
         del self._waiting[event.episode]
 
 

@@ -52,11 +52,11 @@ async def banks_at(log: EventLog, version: BankVersion) -> Banks:
     replay = Replay()
     async for page in log.pages(START, REPLAY_KINDS):
         for recorded in page:
-            if recorded.kind == "folded" and replay.banks.version == version:
+            if recorded.kind == "folded" and replay.version == version:
                 return replay.banks
             replay.feed(recorded)
-    if replay.banks.version != version:
-        raise BadInput(f"run {log.run} has no bank version {version}; the newest is {replay.banks.version}")
+    if replay.version != version:
+        raise BadInput(f"run {log.run} has no bank version {version}; the newest is {replay.version}")
     return replay.banks
 
 
