@@ -32,8 +32,10 @@ _BETWEEN = re.compile(r"[,;、，；]|\band\b", re.IGNORECASE)
 _BOTH = re.compile(r"\s*(?:\band\b|[&+,，、和])\s*", re.IGNORECASE)
 _FLAGS = {"true": True, "yes": True, "false": False, "no": False}
 _NOTHING = frozenset({"", "none", "null", "n/a", "[]"})
+#: how a prompt's own form stands for a text
+_DOTS = frozenset({"...", "…"})
 #: the names under which an object in `misleading` may hold its index
-_HOLDERS = ("index", "id", "memory")
+_HOLDERS = frozenset({"index", "id", "memory"})
 _EXACT = Context(prec=200)
 
 
@@ -69,6 +71,10 @@ TOLERANCES: tuple[Tolerance, ...] = (
     Tolerance(name="quoted", what="quotation marks around the object", example="“{…}”"),
     Tolerance(name="byte_order_mark", what="a byte order mark before it", example="\ufeff{…}"),
     Tolerance(name="schema_first", what="the schema before the answer", example='{"properties": {"label": {}}} {…}'),
+    Tolerance(
+        name="form_first", what="the form as the prompt shows it before the answer",
+        example='{"label": "planning" | "none", "planning": {} or null} {…}',
+    ),
     Tolerance(name="other_first", what="other objects before the answer", example='{"thought": 1}\n{…}'),
     Tolerance(name="said_twice", what="the same answer twice", example="{…}\n{…}"),
     Tolerance(name="said_in_part", what="a part of it beside it, the same", example='{"label": "execution"}\n{…}'),
@@ -93,8 +99,8 @@ TOLERANCES: tuple[Tolerance, ...] = (
         reads={"label": "both"},
     ),
     Tolerance(
-        name="label_and", what="both stages joined by and: both", example='"label": "execution and planning"',
-        reads={"label": "both"},
+        name="label_and", what="both stages joined by and, a plus or a comma: both",
+        example='"label": "execution and planning"', reads={"label": "both"},
     ),
     Tolerance(name="confidence_string", what="confidence as a string", example='"confidence": "0.8"'),
     Tolerance(name="confidence_percent", what="as a percentage", example='"confidence": "80 %"'),
@@ -106,7 +112,10 @@ TOLERANCES: tuple[Tolerance, ...] = (
         name="index_list", what="several indices in one string", example='"misleading": ["P1, E1"]',
         reads={"misleading": ["planning-3", "execution-3"]},
     ),
-    Tolerance(name="index_object", what="an object that names one", example='"misleading": [{"index": "P1"}]'),
+    Tolerance(
+        name="index_object", what="an object that names one and nothing else",
+        example='"misleading": [{"index": "P1"}]',
+    ),
     Tolerance(name="index_again", what="an index twice: named once", example='"misleading": ["P1", "P1"]'),
     Tolerance(
         name="index_unknown", what="a memory that was not retrieved: dropped and counted",
@@ -123,6 +132,10 @@ TOLERANCES: tuple[Tolerance, ...] = (
     Tolerance(
         name="index_sentence", what="words around indices, which may deny them: dropped and counted",
         example='"misleading": ["P1", "neither P2 nor E1, and P2"]', reads={"misleading_dropped": 1},
+    ),
+    Tolerance(
+        name="index_object_more", what="an object that says more, which may deny it: dropped and counted",
+        example='"misleading": ["P1", {"index": "E1", "misled": false}]', reads={"misleading_dropped": 1},
     ),
     Tolerance(
         name="misleading_null", what="null instead of an empty list", example='"misleading": null',
@@ -142,7 +155,15 @@ TOLERANCES: tuple[Tolerance, ...] = (
         reads={"execution": None},
     ),
     Tolerance(
+        name="stage_empty", what="an empty object instead of null", example='"execution": {}',
+        reads={"execution": None},
+    ),
+    Tolerance(
         name="empty_text", what="an experience with an empty text: null", example='"experience": "  "',
+        reads={"execution": None},
+    ),
+    Tolerance(
+        name="text_none", what="a word for none, or dots, instead of a text: null", example='"scenario": "N/A"',
         reads={"execution": None},
     ),
     Tolerance(name="stage_missing", what="a stage left out that the label does not name", example='without "planning"'),
@@ -155,9 +176,13 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal(kind="no_object", what="null", example="null"),
     Refusal(kind="no_object", what="the object as a string", example='"{\\"label\\": \\"execution\\"}"'),
     Refusal(kind="schema_echo", what="the schema instead of an answer", example='{"properties": {"label": {}}}'),
+    Refusal(kind="schema_echo", what="the form of the prompt instead of one", example='{"label": "planning" | "none"}'),
     Refusal(kind="cut", what="an object that is not complete", example='{"label": "execution", "confidence": 0.'),
     Refusal(kind="cut", what="an object begun after the answer", example='{…} {"label": "execution'),
     Refusal(kind="broken", what="quotation marks that JSON does not have", example='{"label": “execution”}'),
+    Refusal(kind="broken", what="single quotation marks", example="{'label': 'execution'}"),
+    Refusal(kind="broken", what="names without quotation marks", example='{label: "execution"}'),
+    Refusal(kind="broken", what="something broken beside the answer", example='{…} {"label": "none" "confidence": 1}'),
     Refusal(kind="broken", what="a comment", example='"label": "execution" /* sure */'),
     Refusal(kind="broken", what="a constant of another language", example='"planning": None'),
     Refusal(kind="broken", what="a number that is none", example='"confidence": NaN'),
@@ -181,6 +206,7 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal(kind="experience", what="a stage left out that the label names", example='without "execution"'),
     Refusal(kind="experience", what="a stage that is no object", example='"planning": "Plan first."'),
     Refusal(kind="experience", what="a text that is none", example='"experience": ["First this.", "Then that."]'),
+    Refusal(kind="experience", what="a text left out", example='without "scenario"'),
     Refusal(kind="experience", what="a flag that is none", example='"actionable": "perhaps"'),
     Refusal(kind="experience", what="a flag left out", example='without "concrete"'),
 )  # fmt: skip
@@ -301,7 +327,7 @@ def _number(text: str) -> Decimal | None:
 
 
 def _lesson(given: Mapping[str, Any], stage: Stage, *, needed: bool) -> Lesson | None:
-    """One stage's experience; None where the model wrote null or left a text empty.
+    """One stage's experience; None where the model wrote null, or nothing for a text.
 
     Raises:
         UnreadableAnswer: something else than an object with its four fields; nothing, though it is `needed`.
@@ -309,16 +335,16 @@ def _lesson(given: Mapping[str, Any], stage: Stage, *, needed: bool) -> Lesson |
     if needed and stage not in given:
         raise UnreadableAnswer("experience", f'"{stage}" is missing: it must be an object or null.')
     value = given.get(stage)
-    if value is None or _is_nothing(value):
+    if value is None or value == {} or _is_nothing(value):
         return None
     if not isinstance(value, dict):
         raise UnreadableAnswer("experience", f'"{stage}" must be an object or null.')
-    texts = [value.get("scenario"), value.get("experience")]
+    texts = [value.get("scenario", ...), value.get("experience", ...)]
     if any(text is not None and not isinstance(text, str) for text in texts):
         raise UnreadableAnswer("experience", f'"scenario" and "experience" of "{stage}" must be texts.')
     # An escape in the JSON may have made a lone surrogate.
     scenario, experience = (clean_text(str(text or "")).strip()[:_TEXT_CAP].strip() for text in texts)
-    if not scenario or not experience:
+    if any(_is_nothing(text) or text in _DOTS for text in (scenario, experience)):
         return None
     useful = value.get("usefulness")
     return Lesson(
@@ -373,11 +399,10 @@ def _index(name: object) -> str:
 
 
 def _each(named: Iterable[object]) -> Iterable[object]:
-    """Every name by itself: a string may hold several, an object one under a name of its own."""
+    """Every name by itself: a string may hold several, an object one and nothing else."""
     for name in named:
         if isinstance(name, dict):
-            held = [name[holder] for holder in _HOLDERS if holder in name]
-            yield held[0] if len(held) == 1 else name
+            yield next((held for holder, held in name.items() if holder in _HOLDERS and len(name) == 1), name)
         elif isinstance(name, str) and all(map(_index, parts := _BETWEEN.split(name))):
             yield from parts
         else:

@@ -21,11 +21,14 @@ _WRAPPINGS = 4
 #: spaces that the model's tokens know and JSON does not
 _SPACE = "\\s\u200b\u2060\ufeff"
 _STRING = r'"(?:[^"\\]++|\\.?)*+(?:"|\Z)'
-#: braces in prose begin differently
-_START = re.compile(rf'\{{(?=[{_SPACE}]*+["}}])')
+_QUOTES = "\"'“”‘’"
+#: braces in prose begin differently; quotation marks that JSON does not have, or none, begin an object that is broken
+_START = re.compile(rf"\{{(?=[{_SPACE}]*+(?:[{_QUOTES}}}]|\w++[{_SPACE}]*+:))")
 _BRACKET = re.compile(rf"{_STRING}|[{{}}\[\]]", re.DOTALL)
 _PART = re.compile(rf"{_STRING}|[{_SPACE}]++|,|[^\",{_SPACE}]++", re.DOTALL)
 _BLANK = re.compile(rf"[{_SPACE}]++")
+#: what stands between choices in the form that our prompts show
+_CHOICE = frozenset({"|", "or"})
 #: how a schema describes a field
 _DESCRIBED = frozenset({"type", "anyOf", "enum", "$ref"})
 
@@ -41,7 +44,8 @@ class _NoJson(ValueError):
 def find_object(text: str, *names: str) -> dict[str, Any]:
     """The one object in `text` that has one of `names`; numbers with a point are `Decimal`, as written.
 
-    Beside one that has all of `names`, others may say a part of the same.
+    Beside one that has all of `names`, others may say a part of the same; the form that a prompt shows may stand there,
+    but nothing broken that has one of `names`.
 
     Raises:
         UnreadableAnswer: none or several; `kind` is `empty`, `no_object`, `schema_echo`, `cut`, `broken`, `duplicate`
@@ -71,6 +75,7 @@ def _candidates(text: str, names: Collection[str]) -> tuple[list[dict[str, Any]]
     found: list[dict[str, Any]] = []
     wanted = " or ".join(f'"{name}"' for name in names)
     none = UnreadableAnswer("no_object", f"it holds no JSON object with {wanted}.")
+    broken: UnreadableAnswer | None = None
     for piece in _pieces(text):
         try:
             value = _parsed(piece)
@@ -79,12 +84,24 @@ def _candidates(text: str, names: Collection[str]) -> tuple[list[dict[str, Any]]
         except (ValueError, ArithmeticError) as error:
             why = str(error) if isinstance(error, json.JSONDecodeError | _NoJson) else "a number is too large"
             none = UnreadableAnswer("broken", f"the JSON object cannot be read: {why}.")
+            if not _CHOICE.isdisjoint(_PART.findall(piece)):
+                none = UnreadableAnswer("schema_echo", "it is the form itself, with choices that are not made.")
+            elif _mentions(piece, names):
+                broken = none
             continue
         if _is_schema(value, names):
             none = UnreadableAnswer("schema_echo", "it is the schema itself, not an object that fits it.")
         elif (answer := _unwrapped(value, names)) is not None and answer not in found:
             found.append(answer)
+    if broken is not None:
+        # Nobody knows whether it says the same as what stands beside it.
+        return [], broken
     return found, none
+
+
+def _mentions(piece: str, names: Collection[str]) -> bool:
+    """Whether something that is no JSON has a field that is called like one of `names`."""
+    return re.search(rf"\b(?:{'|'.join(names)})[{_QUOTES}]?[{_SPACE}]*+:", piece) is not None
 
 
 def _pieces(text: str) -> Iterator[str]:
@@ -138,7 +155,8 @@ def _plain(piece: str) -> str:
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for name, value in pairs:
-        if name in fields and fields[name] != value:
+        # 1 is no true.
+        if name in fields and (fields[name] != value or isinstance(fields[name], bool) != isinstance(value, bool)):
             raise _Twice(name)
         fields[name] = value
     return fields
