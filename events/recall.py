@@ -5,25 +5,21 @@ denominator, so nothing depends on how floats round. Floats are computed once, f
 """
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from math import lcm
 from typing import NamedTuple
 
 from events.bank import Banks, Item
-from events.ids import Stage
+from events.ids import MemoryOrder, Stage
 from events.kinds import Candidate
 from events.late import np, npt
 from events.parameters import Parameters
 from events.rows import Rows
 from events.vectors import DOT_ONE, Vector
 
-
-class _Ranked(NamedTuple):
-    """One candidate with its exact figures, as integers over denominators common to all candidates."""
-
-    item: Item
-    dot: int
-    adjusted: int
-    score: int
+#: one candidate with its exact figures, as integers over denominators common to all candidates: less its score, the
+#: order of its id, v~, dot, item. In this order scores rank by themselves, equal ones by the lowest id.
+_Ranked = tuple[int, MemoryOrder, int, int, Item]
 
 
 class _Figures(NamedTuple):
@@ -33,6 +29,20 @@ class _Figures(NamedTuple):
     adjusted_unit: int
     boost: int
     boost_unit: int
+
+
+@lru_cache(maxsize=8192)
+def _figures(
+    delta_sum: int, n: int, smoothing: int, smoothing_unit: int, alpha: int, alpha_unit: int, beta: int, beta_unit: int
+) -> _Figures:
+    """v~ = v n / (n + lambda) = delta_sum / (10000 (n + lambda)), and 1 + clip(alpha v~, -beta, beta)."""
+    if (weight := n * smoothing_unit + smoothing) == 0:  # an unused item without smoothing
+        return _Figures(0, 1, 1, 1)
+    adjusted, adjusted_unit = delta_sum * smoothing_unit, 10_000 * weight
+    effect, unit = alpha * adjusted, alpha_unit * adjusted_unit
+    if abs(effect) * beta_unit > beta * unit:
+        effect, unit = (beta if effect > 0 else -beta), beta_unit
+    return _Figures(adjusted, adjusted_unit, unit + effect, unit)
 
 
 def recall(banks: Banks, stages: Sequence[Stage], query: Vector, parameters: Parameters) -> list[Candidate]:
@@ -53,12 +63,13 @@ def _top(banks: Banks, rows: Rows, query: "npt.NDArray[np.float64]", parameters:
     """Every item of the bank that can be among the top N: ties at the cut are all there."""
     dots = rows.dots(query)
     above = np.flatnonzero(dots >= least_dot(parameters))
+    values = dots[above]
     if above.size > parameters.top_n:
-        values = dots[above]
-        cut = np.partition(values, -parameters.top_n)[-parameters.top_n]
-        above = above[values >= cut]
-    pairs = [(banks.get(rows.owner(row)), int(dots[row])) for row in above.tolist()]
-    return [(item, dot) for item, dot in pairs if item is not None]
+        among = values >= np.partition(values, -parameters.top_n)[-parameters.top_n]
+        above, values = above[among], values[among]
+    get, owners = banks.items.get, rows.owners(above.tolist())
+    found = zip(owners, values.tolist(), strict=True)
+    return [(item, int(dot)) for owner, dot in found if (item := get(owner)) is not None]
 
 
 def least_dot(parameters: Parameters) -> int:
@@ -68,88 +79,70 @@ def least_dot(parameters: Parameters) -> int:
 
 def rank(found: Sequence[tuple[Item, int]], parameters: Parameters) -> list[Candidate]:
     """`found` (item, dot in units of 2^-48) scored by equation (5), in rank order after the near-tie step."""
-    figure = _figures_under(parameters)
-    figures = [figure(item.delta_sum, item.n) for item, _ in found]
-    adjusted_unit = lcm(*[one.adjusted_unit for one in figures])
-    score_unit = lcm(*[one.boost_unit for one in figures])
-    ranked = [
-        _Ranked(
-            item,
-            dot,
-            one.adjusted * (adjusted_unit // one.adjusted_unit),
-            dot * one.boost * (score_unit // one.boost_unit),
-        )
-        for (item, dot), one in zip(found, figures, strict=True)
+    constants = [
+        part
+        for one in (parameters.lambda_, parameters.alpha, parameters.beta)
+        for part in (one.numerator, one.denominator)
     ]
+    figures = [_figures(item.delta_sum, item.n, *constants) for item, _ in found]
+    adjusted_unit = lcm(*{unit for _, unit, _, _ in figures})
+    score_unit = lcm(*{unit for _, _, _, unit in figures})
+    ranked = [
+        (-dot * boost * (score_unit // unit), item.order, adjusted * (adjusted_unit // its_unit), dot, item)
+        for (item, dot), (adjusted, its_unit, boost, unit) in zip(found, figures, strict=True)
+    ]
+    _order(ranked, score_unit, parameters)
+    score_one, top_k = score_unit * DOT_ONE, parameters.top_k
     return [
         Candidate(
-            id=one.item.id,
-            dot=one.dot,
-            similarity=one.dot / DOT_ONE,
-            delta_sum=one.item.delta_sum,
-            n=one.item.n,
-            adjusted=one.adjusted / adjusted_unit,
-            score=one.score / (score_unit * DOT_ONE),
+            id=item.id,
+            dot=dot,
+            similarity=dot / DOT_ONE,
+            delta_sum=item.delta_sum,
+            n=item.n,
+            adjusted=adjusted / adjusted_unit,
+            score=-less / score_one,
             rank=place,
-            chosen=place <= parameters.top_k,
+            chosen=place <= top_k,
         )
-        for place, one in enumerate(_ordered(ranked, score_unit, parameters), 1)
+        for place, (less, _, adjusted, dot, item) in enumerate(ranked, 1)
     ]
 
 
-def _figures_under(parameters: Parameters) -> Callable[[int, int], _Figures]:
-    """(delta_sum, n) -> v~ = v n / (n + lambda) = delta_sum / (10000 (n + lambda)), 1 + clip(alpha v~, -beta, beta)."""
-    known: dict[tuple[int, int], _Figures] = {}
-    # Once, not for each candidate: a fraction gives its parts through properties.
-    smoothing, smoothing_unit = parameters.lambda_.numerator, parameters.lambda_.denominator
-    alpha, alpha_unit = parameters.alpha.numerator, parameters.alpha.denominator
-    beta, beta_unit = parameters.beta.numerator, parameters.beta.denominator
-
-    def figures(delta_sum: int, n: int) -> _Figures:
-        if (found := known.get((delta_sum, n))) is not None:
-            return found
-        if (weight := n * smoothing_unit + smoothing) == 0:  # an unused item without smoothing
-            return _Figures(0, 1, 1, 1)
-        adjusted, adjusted_unit = delta_sum * smoothing_unit, 10_000 * weight
-        effect, unit = alpha * adjusted, alpha_unit * adjusted_unit
-        if abs(effect) * beta_unit > beta * unit:
-            effect, unit = (beta if effect > 0 else -beta), beta_unit
-        found = known[delta_sum, n] = _Figures(adjusted, adjusted_unit, unit + effect, unit)
-        return found
-
-    return figures
-
-
-def _ordered(ranked: list[_Ranked], score_unit: int, parameters: Parameters) -> list[_Ranked]:
+def _order(ranked: list[_Ranked], score_unit: int, parameters: Parameters) -> None:
+    """Bring `ranked` into rank order after the near-tie step."""
     margin = parameters.margin
-    groups: list[list[_Ranked]]
     match parameters.near_tie:
         case "off":
-            groups = [sorted(ranked, key=lambda one: (-one.score, one.item.order))]
+            ranked.sort()
         case "score":
+            ranked.sort()
             # score gap <= margin x 2^48 x unit, both sides times the margin's denominator
-            reach = margin.numerator * DOT_ONE * score_unit
-            ranked = sorted(ranked, key=lambda one: (-one.score, one.item.order))
-            groups = _groups(ranked, [one.score * margin.denominator for one in ranked], reach)
-            for group in groups:
-                group.sort(key=lambda one: (-one.adjusted, -one.dot, one.item.order))
+            heights = [-one[0] * margin.denominator for one in ranked]
+            _order_groups(ranked, heights, margin.numerator * DOT_ONE * score_unit, _by_value)
         case "similarity":
-            reach = margin.numerator * DOT_ONE
-            ranked = sorted(ranked, key=lambda one: (-one.dot, one.item.order))
-            groups = _groups(ranked, [one.dot * margin.denominator for one in ranked], reach)
-            for group in groups:
-                group.sort(key=lambda one: (-one.score, -one.dot, one.item.order))
-    return [one for group in groups for one in group]
+            ranked.sort(key=lambda one: (-one[3], one[1]))
+            heights = [one[3] * margin.denominator for one in ranked]
+            _order_groups(ranked, heights, margin.numerator * DOT_ONE, _by_score)
 
 
-def _groups(ranked: Sequence[_Ranked], heights: Sequence[int], reach: int) -> list[list[_Ranked]]:
-    """Anchored groups: each holds what lies within `reach` of its first; ties would not be transitive pairwise."""
-    groups: list[list[_Ranked]] = []
-    anchor = 0
-    for one, height in zip(ranked, heights, strict=True):
-        if groups and anchor - height <= reach:
-            groups[-1].append(one)
-        else:
-            groups.append([one])
-            anchor = height
-    return groups
+def _by_value(one: _Ranked) -> tuple[int, int, MemoryOrder]:
+    return -one[2], -one[3], one[1]
+
+
+def _by_score(one: _Ranked) -> tuple[int, int, MemoryOrder]:
+    return one[0], -one[3], one[1]
+
+
+def _order_groups(
+    ranked: list[_Ranked], heights: Sequence[int], reach: int, by: Callable[[_Ranked], tuple[int, int, MemoryOrder]]
+) -> None:
+    """Order what is tied, in anchored groups: each holds what lies within `reach` of its first; pairwise ties would
+    not be transitive.
+    """
+    first = 0
+    for place in range(1, len(ranked) + 1):
+        if place == len(ranked) or heights[first] - heights[place] > reach:
+            if place - first > 1:
+                ranked[first:place] = sorted(ranked[first:place], key=by)
+            first = place

@@ -156,6 +156,12 @@ class Rows(Struct, frozen=True, eq=False):
         assert self._store is not None  # noqa: S101 - a row exists
         return self._store.owners[row]
 
+    def owners(self, rows: Sequence[int]) -> list[MemoryId]:
+        """The items that the rows belong to."""
+        assert self._store is not None or not rows  # noqa: S101 - rows exist
+        owners = self._store.owners if self._store is not None else []
+        return [owners[row] for row in rows]
+
     def vector(self, row: int) -> Vector:
         """The row as recorded."""
         assert self._store is not None  # noqa: S101 - a row exists
