@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import anyio
 
@@ -67,8 +68,10 @@ class Notes:
 
     async def learnt(self, place: Place) -> None:
         """Note what was learnt of `place`, unless the log has it."""
-        learnt, noted = self._clients.learnt.get(place), self._noted.get(shown(place), NOTHING_LEARNT)
-        if learnt is None or noted.abilities.also(learnt.abilities) == noted.abilities:
+        if (learnt := self._clients.learnt.get(place)) is None:
+            return
+        noted = self._noted.get(shown(place), NOTHING_LEARNT)
+        if noted.abilities.also(learnt.abilities) == noted.abilities:
             return
         # Before it is written: calls that end meanwhile have the same to say.
         self._noted[shown(place)] = noted.also(learnt)
@@ -84,10 +87,11 @@ class Notes:
     async def answered(self, place: Place, roles: Sequence[Role], answer: ChatAnswer) -> None:
         """Warn and note where another model answers than the one that the run began with."""
         now = _served(answer.model, answer.fingerprint)
-        async with self._beginning:
-            if place not in self._known:
-                self._known[place] = [await self._first(place, roles) or now]
-        known = self._known[place]
+        if (known := self._known.get(place)) is None:
+            async with self._beginning:
+                if place not in self._known:
+                    self._known[place] = [await self._first(place, roles) or now]
+            known = self._known[place]
         if not all(one.differs(now) for one in known) or len(known) > _CHANGES:
             return
         known.append(now)
@@ -126,6 +130,7 @@ class NotedModel:
 
     def __init__(self, model: ChatModel, places: Mapping[Role, Place], notes: Notes) -> None:
         self._model, self._places, self._notes = model, places, notes
+        self._roles = {place: [role for role, one in places.items() if one == place] for place in places.values()}
 
     async def complete(self, request: ChatRequest, key: CallKey) -> ChatAnswer:
         """As `runtime.ports.ChatModel.complete`.
@@ -136,12 +141,13 @@ class NotedModel:
         answer = await self._model.complete(request, key)
         place = self._places[request.role]
         await self._notes.learnt(place)
-        await self._notes.answered(place, [role for role, one in self._places.items() if one == place], answer)
+        await self._notes.answered(place, self._roles[place], answer)
         return answer
 
 
+@lru_cache(maxsize=64)
 def _served(model: str, fingerprint: str) -> Served:
-    """Names as they may be shown and kept: a server may put anything there."""
+    """Names as they may be shown and kept: a server may put anything there. As a rule each answer has the same."""
     return Served(said(model), said(fingerprint))
 
 
