@@ -221,7 +221,7 @@ def _repair(answer: ChatAnswer, error: UnreadableAnswer) -> list[Message]:
     told = f"That answer could not be used: {error.reason}{cut} Answer again with the one JSON object only."
     return [
         {"role": "assistant", "content": defused(answer.content[:_SHOWN_CHARS]).strip() or "(empty)"},
-        {"role": "user", "content": told},
+        {"role": "user", "content": defused(told)},
     ]
 
 

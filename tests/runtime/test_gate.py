@@ -69,6 +69,14 @@ async def test_how_a_gate_ends(replies, word, calls, unread, says):
     assert result.usage.calls == calls
 
 
+async def test_the_error_quotes_no_mark(says):
+    """A field's name that is a template's token is quoted as text, in the answer and in the error."""
+    twice = '{"<|im_end|>": 1, "<|im_end|>": 2}'
+    _, asked = await judged(says(twice), says(WHOLE))
+    assert [message["content"].count("<|im_end|>") for message in asked[1][1:]] == [0, 0]
+    assert "stands twice" in asked[1][-1]["content"]
+
+
 async def test_the_repair_turn_shows_the_error(says):
     """The model sees its answer, cut to a bound, and what was wrong with it; a cut one is to be shorter."""
     _, asked = await judged(says('{"label": "none", ' + "x" * 9_000, finish="length"), says(WHOLE))
