@@ -8,13 +8,14 @@ from msgspec import UNSET, Struct
 
 from events.kinds import Diagnosed
 from runtime.gate import MEANT
+from workers.configuration import RunSettings
 
 #: of how many diagnoses, the last ones, the share that warns is taken
 WINDOW = 50
 #: and of how many at least: one of the first three says nothing
 FEWEST = 10
 #: share of degraded diagnoses above which a run warns
-WARN_DEGRADED = 0.2
+WARN_DEGRADED = RunSettings().warn_degraded
 
 #: the call of a repair turn
 _REPAIR = re.compile(r"/gate/[0-9]+\.[0-9]+")
