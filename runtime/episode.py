@@ -34,6 +34,7 @@ from events.kinds import (
     Usage,
 )
 from events.rules import confident, merges, nearest, text_sha256
+from runtime.attempts import asked_by, tried_again
 from runtime.calls import failed_usage, usage_of
 from runtime.context import Context, Progress, progress
 from runtime.diagnosis import Judgement, Lesson, read_merged
@@ -61,7 +62,7 @@ from runtime.ports import (
     Taken,
 )
 from runtime.prompting import experiences, section, task_text
-from runtime.schedule import ATTEMPTS, read_version
+from runtime.schedule import read_version
 from runtime.task import Message, Opening, Task
 
 _log = Logger("chime.episode")
@@ -80,10 +81,15 @@ async def act(job: Job, ctx: Context) -> None:
     """Bring the episode to `scored`: retrieve, plan, retrieve, execute, score; whatever of it is missing.
 
     Raises:
-        ModelUnavailable: the planner got no answer, and the job will be tried again.
+        ModelUnavailable: planner or executor got no answer, and the job will be tried again.
         EnvironmentCrashed, EnvironmentTimeout, EnvironmentFailed: no attempt got as far as the task's text.
         EnvironmentUnavailable, RunStopped, Unreachable: what the episode needs is not there.
     """
+    with tried_again():
+        await _acted(job, ctx)
+
+
+async def _acted(job: Job, ctx: Context) -> None:
     stage = _Stages(job, ctx)
     at = await stage.progress()
     if at.ended or at.scored is not None:
@@ -121,13 +127,15 @@ async def diagnose(job: Job, ctx: Context) -> None:
 
     Raises:
         MissingBlob: the trajectory is not there.
+        ModelUnavailable: the gate got no answer, and the job will be tried again.
         RunStopped, Unreachable: what the gate needs is not there.
     """
     stage = _Stages(job, ctx)
     at = await stage.progress()
     if at.ended or at.scored is None or at.executed is None or at.planned is None:
         return
-    await stage.append(at, [await stage.diagnosed(at, at.planned, at.executed, at.scored)])
+    with tried_again():
+        await stage.append(at, [await stage.diagnosed(at, at.planned, at.executed, at.scored)])
 
 
 def _planning_query(task: Task, opening: Opening) -> str:
@@ -145,6 +153,7 @@ class _Stages:
 
     def __init__(self, job: Job, ctx: Context) -> None:
         self._job, self._ctx = job, ctx
+        self._model = asked_by(job, ctx.model)
         self.stream = episode_stream(job.episode)
         self.task = ctx.task(job.episode)
         self.episode_id = f"{ctx.run}/{self.stream}"
@@ -253,18 +262,11 @@ class _Stages:
             domain=self.task.domain, task=task_text(opening.messages), policy=opening.system, tools=opening.tools
         )
         memories = await self.memories(at, "planning")
-        plan = await ctx.planner.plan(view, memories, ctx.model, self._key("planning"), ctx.prompts)
+        plan = await ctx.planner.plan(view, memories, self._model, self._key("planning"), ctx.prompts)
         return Planned(plan=clean_text(plan.text[:_PLAN_CHARS]), usage=plan.usage, calls=plan.calls)
 
     def unplanned(self, error: ModelUnavailable | ModelRefused) -> Abandoned:
-        """How an episode ends whose planner gets no answer.
-
-        Raises:
-            ModelUnavailable: not yet; another attempt of the job may get one.
-        """
-        # Attempts count on when a run is resumed: of as many as a job is given, one is the last by this rule.
-        if isinstance(error, ModelUnavailable) and self._job.attempt % ATTEMPTS:
-            raise error
+        """How an episode ends whose planner gets no answer."""
         word = "model_unavailable" if isinstance(error, ModelUnavailable) else error.kind
         return Abandoned(stage="planning", reason=f"{word}: {error.reason}", attempts=self._job.attempt)
 
@@ -279,7 +281,7 @@ class _Stages:
             }
         )[0]["content"]
         executor = Executor(
-            model=ctx.model,
+            model=self._model,
             clock=ctx.clock,
             settings=ctx.settings,
             key=self._key("execution"),
@@ -330,7 +332,7 @@ class _Stages:
         )
         judged = await ctx.reflection.reflect(
             case,
-            ctx.model,
+            self._model,
             self._key("gate"),
             ctx.prompts,
             trajectory_chars=ctx.settings.trajectory_chars,
@@ -448,7 +450,7 @@ class _Stages:
         messages = merge_messages(ctx.prompts, target.item, new.experience, ctx.parameters.lint_max)
         key = self._key("gate", ordinal)
         try:
-            answer = await ctx.model.complete(ChatRequest(role="gate", messages=messages, schema=MERGED_SCHEMA), key)
+            answer = await self._model.complete(ChatRequest(role="gate", messages=messages, schema=MERGED_SCHEMA), key)
         except (ModelUnavailable, ModelRefused) as error:
             told = failed_usage(error)
             return (None, Usage(), []) if told is None else (None, told, [key.id])

@@ -323,9 +323,14 @@ async def test_reset_fails_before_the_plan(world):
     ],
 )
 async def test_gate_gets_no_answer(world, reply, reason, calls):
-    """A gate without an answer degrades the diagnosis; the bank is left alone."""
-    world.model.replies["gate"] = [reply]
-    await play(world)
+    """A gate without an answer degrades the diagnosis in the end; the bank is left alone."""
+    world.model.replies["gate"] = [reply] * 3
+    await act(world.job(), world.context())
+    for attempt in (1, 2) if isinstance(reply, ModelUnavailable) else ():
+        with pytest.raises(ModelUnavailable):
+            await diagnose(world.job("diagnose", attempt=attempt), world.context())
+        assert world.log.kinds()[-1] == "scored"
+    await diagnose(world.job("diagnose", attempt=3), world.context())
     diagnosed = found(world, Diagnosed)
     assert (diagnosed.degraded, diagnosed.usage.calls) == (reason, calls)
 
@@ -359,9 +364,15 @@ async def test_experience_without_vector(world):
 
 
 async def test_executor_without_model(world):
-    """An endpoint that does not answer the executor is no fault of a stage."""
-    world.model.replies["executor"] = [ModelUnavailable("timeout", "no answer")]
-    await play(world)
+    """An endpoint that does not answer the executor is no fault of a stage; two more attempts are made before."""
+    world.model.replies["executor"] = [ModelUnavailable("timeout", "no answer")] * 3
+    for attempt in (1, 2):
+        with pytest.raises(ModelUnavailable, match="no answer"):
+            await act(world.job(attempt=attempt), world.context())
+        assert world.log.kinds() == WHOLE[:3]
+        assert world.environment.open_sessions == 0
+    await act(world.job(attempt=3), world.context())
+    await diagnose(world.job("diagnose"), world.context())
     assert found(world, Executed).stop == "model"
     assert found(world, Diagnosed).degraded == "model_unavailable"
 
