@@ -19,6 +19,9 @@ class Breaker:
 
     #: calls that got no answer, after all their tries, since the last answer
     failed: int = 0
+    #: calls that were refused alike since the last answer, and as what
+    refused: int = 0
+    refused_as: str = ""
     #: how often it was given up; a call that began before and fails after need not go on trying
     given_up: int = 0
     #: further tries that were made and not earned back, at least 0
@@ -27,7 +30,11 @@ class Breaker:
     earned: int = 0
 
     def answered(self) -> None:
-        """The endpoint works: it gave an answer, or refused one request."""
+        """The endpoint works: it gave an answer, or refused one request for what it says."""
+        self.refused = 0
+        self._heard()
+
+    def _heard(self) -> None:
         self.failed = 0
         self.earned += 1
         if self.earned == ANSWERS_A_TRY:
@@ -53,6 +60,21 @@ class Breaker:
         """
         self.failed += 1
         if self.failed < stop_after:
+            return False
+        self.give_up()
+        return True
+
+    def refuse(self, kind: str, stop_after: int) -> bool:
+        """One more call was refused as `kind`, which need not be its own fault; whether that is one too many.
+
+        Args:
+            kind: of the refusal; another one begins anew.
+            stop_after: refused calls in a row that an endpoint is given up for, at least 1.
+        """
+        self._heard()
+        self.refused = self.refused + 1 if kind == self.refused_as else 1
+        self.refused_as = kind
+        if self.refused < stop_after:
             return False
         self.give_up()
         return True

@@ -2,9 +2,10 @@
 
 from collections.abc import Awaitable, Callable, Iterable
 
-from anyio import Event, create_task_group, move_on_after
+from anyio import Event, create_task_group
 
 from events.ids import RunId
+from runtime.job_time import job_time
 from runtime.logger import Logger
 from runtime.ports import FIRST_ATTEMPTS, Attempts, Job, JobKind
 
@@ -108,7 +109,7 @@ class LocalQueue:
     async def _run(self, handler: Handler, job: Job, timeout_s: float) -> None:
         facts = {"run_id": job.run, "episode_id": f"episode-{job.episode}", "attempt": job.attempt, "queue": job.kind}
         try:
-            with move_on_after(timeout_s) as limit:
+            with job_time(timeout_s) as limit:
                 await handler(job)
         except Exception as error:  # noqa: BLE001 - the outermost loop of in-process work: one job must not end it
             _log.error("job failed", exc_info=error, **facts)

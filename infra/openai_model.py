@@ -142,7 +142,9 @@ class OpenAIModel:
         request, model, place = sent.request, fitting.model, fitting.place
         endpoint = self._endpoints[request.role]
         asked = parameters(request, model, endpoint, abilities, sent.cap)
+        came_s = self._clock.monotonic()
         async with self._pace.request(place, endpoint, sent.prompt_tokens + sent.cap) as turn:
+            tries.waited(self._clock.monotonic() - came_s)
             exchanges.begin(asked)
             try:
                 exchange = await self._clients.post(streamed(endpoint, abilities), asked, tries.limit_s)

@@ -22,6 +22,7 @@ import anyio
 from events.errors import ChimeError
 from infra.capabilities import Place
 from runtime.beside import beside
+from runtime.job_time import waiting_for_turn
 from runtime.logger import Logger
 from runtime.ports import Clock
 from runtime.settings import EndpointSettings
@@ -234,7 +235,8 @@ class Paced:
             return
         self._number += 1
         request = f"{self._name}-{self._number}"
-        look = await self._begun(place, request, tokens, bounds)
+        with waiting_for_turn():
+            look = await self._begun(place, request, tokens, bounds)
         try:
             async with beside() as tasks:
                 tasks.start_soon(self._renewed, place, request)

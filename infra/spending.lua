@@ -6,6 +6,7 @@
 --   reserve  call, ms that it counts without an end, bounds of calls, tokens and USD (0 = none),
 --            then for each role its name and USD per million tokens: prompt, cached prompt, completion
 --            -> 'ok', 'uncounted' (the records were never summed), or {'spent', what, how much}
+--   renew    call, ms that it counts from now on   -> 'ok'
 --   release  call   -> 'ok'
 --   record   field, call, record, then name and number for each count that grows
 --            -> 'ok', or the record that holds the field already
@@ -50,6 +51,11 @@ if op == 'reserve' then
   if max_tokens > 0 and tokens >= max_tokens then return {'spent', 'tokens', string.format('%.0f', tokens)} end
   if max_cost > 0 and cost >= max_cost then return {'spent', 'cost', string.format('%.17g', cost)} end
   redis.call('ZADD', under_way, now + ARGV[3], call)
+  return 'ok'
+end
+
+if op == 'renew' then
+  redis.call('ZADD', under_way, 'XX', now_ms() + ARGV[3], ARGV[2])
   return 'ok'
 end
 

@@ -23,6 +23,7 @@ from events.ids import RunId
 from infra.calls import RedisCalls
 from infra.redis_client import Script, our_errors
 from infra.transcripts import Transcripts
+from runtime.beside import beside
 from runtime.calls import call_usage
 from runtime.errors import ModelRefused, ModelUnavailable, RunSpent, RunStopped, StoreAway
 from runtime.ports import CallKey, ChatAnswer, ChatModel, ChatRequest, Role, TokenUsage
@@ -126,6 +127,10 @@ class Ledger:
         _, what, spent = (one.decode() for one in cast("list[bytes]", reply))
         raise RunSpent(what, float(spent), getattr(budget, f"max_{what}"))
 
+    async def renew(self, run: RunId, call: str, longest_s: float) -> None:
+        """`call` is still under way, and counts for as long again, where it was reserved."""
+        await self._asked(run, ["renew", call, round(1000 * (longest_s + _GRACE_S))])
+
     async def release(self, run: RunId, call: str) -> None:
         """`call` is not made, or nobody will record it."""
         await self._asked(run, ["release", call])
@@ -191,9 +196,12 @@ class SpendingModel:
             RunSpent: a bound of the budget is reached, and the call was not made.
             StoreAway: where calls are counted does not answer.
         """
-        await self._ledger.reserve(key.run, key.id, self._budget, self._models, self._longest_s[request.role])
+        longest_s = self._longest_s[request.role]
+        await self._ledger.reserve(key.run, key.id, self._budget, self._models, longest_s)
         try:
-            return await self._model.complete(request, key)
+            async with beside() as tasks:
+                tasks.start_soon(self._renewed, key, longest_s)
+                return await self._model.complete(request, key)
         except (ModelUnavailable, ModelRefused, RunStopped):
             raise  # recorded as failed, which ends the reservation
         except BaseException:
@@ -203,6 +211,14 @@ class SpendingModel:
             with anyio.move_on_after(_RELEASE_S, shield=True), suppress(ChimeError):
                 await self._ledger.release(key.run, key.id)
             raise
+
+    async def _renewed(self, key: CallKey, longest_s: float) -> None:
+        """While a call waits for its turn, which may be longer than it may take."""
+        while True:
+            await anyio.sleep(longest_s)
+            # An outage need not end a call that is under way.
+            with suppress(ChimeError):
+                await self._ledger.renew(key.run, key.id, longest_s)
 
 
 def _keys(prefix: str, run: RunId) -> list[str]:

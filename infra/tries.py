@@ -14,6 +14,10 @@ from runtime.settings import ServerSettings
 
 #: kind of the `RunStopped` for an endpoint that can be reached and gives no answer, call after call
 DOWN = "endpoint_down"
+#: and for one that refuses request after request, whatever they are
+REFUSES = "endpoint_refuses"
+#: refusals that a request may bring upon itself by what it says; as many as there are say nothing of its endpoint
+_ITS_OWN = frozenset({"context", "content_filter", "poisoned"})
 #: the longest pause between two tries, seconds; a server that loads its model is asked again sooner
 LONGEST_PAUSE_S, LONGEST_WARM_UP_PAUSE_S = 120.0, 5.0
 
@@ -51,6 +55,10 @@ class Tries:
     def failed(self) -> int:
         """Tries that have failed."""
         return len(self._failures)
+
+    def waited(self, seconds: float) -> None:
+        """The next try had to wait so long for its turn, which is no time of the endpoint's."""
+        self._ends_s += seconds
 
     def answered(self) -> None:
         """The call has its answer."""
@@ -129,12 +137,20 @@ class Tries:
         if isinstance(final, RunStopped):
             return final
         if isinstance(final, ModelRefused) and (failure.action != "retry" or failure.spent == "refuse"):
-            self._breaker.answered()
-            return final
+            return self._refused(final)
         if failure.unreached:
             self._breaker.give_up()
             return RunStopped(failure.kind, final.reason, failure.status)
         if self._breaker.fail(self._endpoint.stop_after):
             calls = f"{self._breaker.failed} calls in a row got no answer"
             return RunStopped(DOWN, f"{self._endpoint.base_url}: {failure.reason} ({calls})", failure.status)
+        return final
+
+    def _refused(self, final: ModelRefused) -> RunStopped | ModelRefused:
+        """What one more refusal means beside those before it."""
+        if final.kind in _ITS_OWN:
+            self._breaker.answered()
+        elif self._breaker.refuse(final.kind, self._endpoint.stop_after):
+            calls = f"{self._breaker.refused} calls in a row were refused"
+            return RunStopped(REFUSES, f"{self._endpoint.base_url}: {final.reason} ({calls})", final.status)
         return final

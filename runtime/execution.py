@@ -25,6 +25,7 @@ from runtime.errors import (
     ModelRefused,
     ModelUnavailable,
 )
+from runtime.job_time import waited_s
 from runtime.ports import CallKey, ChatAnswer, ChatModel, ChatRequest, Clock, Environment, EnvironmentSession
 from runtime.prompting import message_text
 from runtime.settings import EpisodeSettings
@@ -167,7 +168,7 @@ class Executor:
             RunStopped: nothing on the endpoint can work.
             EnvironmentUnavailable: no session can be had.
         """
-        started = self.clock.monotonic()
+        started = self.clock.monotonic() - waited_s()
         attempt = self._begun(opening)
         while True:
             try:
@@ -203,7 +204,7 @@ class Executor:
                 attempt.stop = "max_steps"
             elif attempt.errors > self.settings.max_errors:
                 attempt.stop = "max_errors"
-            elif self.clock.monotonic() - started > self.settings.budget_s:
+            elif self.clock.monotonic() - waited_s() - started > self.settings.budget_s:
                 attempt.stop = "timeout"
             elif (answer := await self._asked(attempt)) is not None:
                 await self._step(attempt, session, opening, answer)

@@ -31,6 +31,7 @@ from infra.rq_keys import job_named, rq_connection, rq_queue
 from infra.rq_leftovers import remove_dead_workers, sweep
 from infra.telemetry import about_job
 from runtime.errors import NotServed
+from runtime.job_time import job_time
 from runtime.logger import Logger
 from runtime.ports import Job, JobKind
 
@@ -248,10 +249,12 @@ class HostWorker(SimpleWorker):
         """Run the job's body under its deadline; what went wrong."""
         try:
             job = job_named(taken.id)
-            with about_job(job, job_id=taken.id, worker_id=self.name, queue_wait_ms=taken.queue_wait_ms):
-                with move_on_after(taken.timeout_s if taken.timeout_s > 0 else None) as deadline:
-                    await advance(job)
-                    self._refuses.pop(job.run, None)
+            with (
+                about_job(job, job_id=taken.id, worker_id=self.name, queue_wait_ms=taken.queue_wait_ms),
+                job_time(taken.timeout_s if taken.timeout_s > 0 else None) as deadline,
+            ):
+                await advance(job)
+                self._refuses.pop(job.run, None)
         except Exception as error:  # noqa: BLE001 - the outermost loop of a job: it is said, and the host lives on
             return error
         return JobTimeoutException(f"job overran its {taken.timeout_s:g} s") if deadline.cancelled_caught else None

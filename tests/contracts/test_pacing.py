@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from math import inf
 from typing import Any
 
 import anyio
@@ -14,6 +15,7 @@ from infra.pacing import FIRST_LIMIT, UNPACED, Bounds, Counts, Look, Paced
 from infra.pacing_local import LocalCounts
 from infra.pacing_redis import RedisCounts
 from infra.redis_client import connected
+from runtime.job_time import job_time
 from runtime.settings import EndpointSettings
 
 PLACE = Place("http://there/v1", "m")
@@ -49,6 +51,28 @@ def counting(request: pytest.FixtureRequest) -> Callable[..., Any]:
 
 async def over(counts: Counts, request: str, given: Bounds, outcome: Any = "answered", look: Look | None = None) -> Any:
     return await counts.end(PLACE, request, given, outcome, None, 0.0, look.halved if look else 0)
+
+
+async def test_waiting_for_a_turn_is_no_time_of_a_job(counting: Any) -> None:
+    """However long it is; what the request itself takes is."""
+    async with counting() as counts:
+        endpoint = EndpointSettings(base_url="x", max_concurrent=1)
+        paced, limits = Paced(counts, SystemClock()), list[float]()
+        with anyio.fail_after(30), job_time(1000.0) as limit:
+            async with paced.request(PLACE, endpoint, 1):
+                limits.append(limit.deadline)
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(_asking_once, paced, endpoint)
+                    while not any(one.waiting for one in await counts.seen()):  # noqa: ASYNC110 - a count on a server
+                        await anyio.sleep(0.01)
+                    assert limit.deadline == inf
+                    tasks.cancel_scope.cancel()
+        assert limits[0] < inf
+
+
+async def _asking_once(paced: Paced, endpoint: EndpointSettings) -> None:
+    async with paced.request(PLACE, endpoint, 1):
+        pass
 
 
 async def test_no_more_at_once_than_the_bound(counting: Any) -> None:

@@ -44,17 +44,27 @@ class Answering:
 
     def __init__(self, usage: TokenUsage = USAGE, *, together: int = 1, error: Exception | None = None) -> None:
         self.asked: list[str] = []
+        self.begun = anyio.Event()
         self._usage, self._error = usage, error
         self._together, self._here = together, anyio.Event()
 
     async def complete(self, request: ChatRequest, key: CallKey) -> ChatAnswer:
         self.asked.append(key.id)
+        self.begun.set()
         if len(self.asked) >= self._together:
             self._here.set()
         await self._here.wait()
         if self._error is not None:
             raise self._error
         return ChatAnswer(content="a", tool_calls=[], finish_reason="stop", usage=self._usage, model="m")
+
+
+async def cancelled_once_asked(model: ChatModel, asked: Answering) -> None:
+    """A call that is under way when its worker is stopped."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(model.complete, asking(), key(1))
+        await asked.begun.wait()
+        tasks.cancel_scope.cancel()
 
 
 @dataclass(frozen=True)
@@ -231,9 +241,8 @@ async def test_a_call_cancelled_before_it_asked_gives_its_place_back(there: Any)
     async with there() as place:
         budget = Budget(max_calls=1)
         longest_s: dict[Role, float] = dict.fromkeys(MODELS, 60.0)
-        waiting = SpendingModel(Answering(together=2), place.ledger, budget, MODELS, longest_s, Transcripts())
-        with anyio.move_on_after(0.05):
-            await waiting.complete(asking(), key(1))
+        asked = Answering(together=2)
+        await cancelled_once_asked(SpendingModel(asked, place.ledger, budget, MODELS, longest_s, Transcripts()), asked)
         assert await place.redis.zcard(place.key("spending")) == 0
         await place.worker(Answering(), budget).complete(asking(), key(2))
 
@@ -242,12 +251,24 @@ async def test_a_call_cancelled_after_it_asked_is_a_call(there: Any) -> None:
     """Its endpoint may want to be paid: it is recorded, and no other takes its place in between."""
     async with there() as place:
         budget = Budget(max_calls=1)
-        with anyio.move_on_after(0.05):
-            await place.worker(Answering(together=2), budget).complete(asking(), key(1))
+        asked = Answering(together=2)
+        await cancelled_once_asked(place.worker(asked, budget), asked)
         assert await place.redis.zcard(place.key("spending")) == 0
         assert (await place.ledger.spent(RUN)).calls == 1
         with pytest.raises(RunSpent):
             await place.worker(Answering(), budget).complete(asking(), key(2))
+
+
+async def test_a_call_that_waits_long_for_its_turn_keeps_its_place(there: Any) -> None:
+    """It is reserved anew while it is under way; one that is not reserved any more is not by that."""
+    async with there() as place:
+        budget = Budget(max_calls=1)
+        await place.ledger.reserve(RUN, key(1).id, budget, MODELS, 10.0)
+        before = await place.redis.zscore(place.key("spending"), key(1).id)
+        await place.ledger.renew(RUN, key(1).id, 1000.0)
+        await place.ledger.renew(RUN, key(2).id, 1000.0)
+        assert await place.redis.zscore(place.key("spending"), key(1).id) > before + 900_000
+        assert await place.redis.zcard(place.key("spending")) == 1
 
 
 async def test_a_dead_workers_call_can_be_made_again(there: Any) -> None:

@@ -8,7 +8,7 @@ from scripted_endpoint import FakeClock
 
 from infra.breaker import ANSWERS_A_TRY, Breaker
 from infra.model_errors import Failure, malformed, of_status, unreachable
-from infra.tries import DOWN, LONGEST_PAUSE_S, Tries
+from infra.tries import DOWN, LONGEST_PAUSE_S, REFUSES, Tries
 from runtime.errors import ModelRefused, ModelUnavailable, RunStopped
 from runtime.settings import EndpointSettings
 
@@ -99,6 +99,16 @@ def test_no_try_begins_after_the_deadline() -> None:
     assert call.limit_s == 0.0
 
 
+def test_waiting_for_a_turn_is_no_time_of_the_endpoint() -> None:
+    """The deadline moves with it."""
+    clock = FakeClock()
+    call = tries(clock=clock, deadline_s=100.0, timeout_s=80.0)
+    clock.slept.append(500.0)
+    assert call.limit_s == 0.0
+    call.waited(500.0)
+    assert call.limit_s == 80.0
+
+
 def test_calls_share_what_further_tries_they_may_make() -> None:
     """Once as many are spent, a failed try is the call's last; the error says why."""
     breaker = Breaker()
@@ -170,3 +180,27 @@ def test_a_spent_budget_counts_as_a_call_without_an_answer() -> None:
     breaker = Breaker(retried=1)
     call = [outcome(tries(breaker, budget=1, stop_after=3), [failed(503)]) for _ in range(3)]
     assert call == ["ModelUnavailable unavailable"] * 2 + [f"RunStopped {DOWN}"]
+
+
+def test_an_endpoint_that_refuses_request_after_request_is_given_up() -> None:
+    """As often alike as calls may stay without an answer: this is not about a request."""
+    breaker = Breaker()
+    calls = [outcome(tries(breaker, stop_after=3), [failed(400, "no")]) for _ in range(4)]
+    assert calls == ["ModelRefused refused"] * 2 + [f"RunStopped {REFUSES}"] * 2
+    breaker.answered()
+    assert outcome(tries(breaker, stop_after=3), [failed(400, "no")]) == "ModelRefused refused"
+
+
+@pytest.mark.parametrize("between", [failed(400, "maximum context length"), failed(400, "'temperature' unsupported")])
+def test_refusals_that_are_not_alike_are_about_requests(between: Failure) -> None:
+    """Another kind begins anew."""
+    breaker = Breaker()
+    calls = [outcome(tries(breaker, stop_after=2), [one]) for one in (failed(400), between, failed(400), between)]
+    assert [one.split()[0] for one in calls] == ["ModelRefused"] * 4
+
+
+def test_what_requests_bring_upon_themselves_says_nothing_of_an_endpoint() -> None:
+    """However many there are: a filter, a context, a history that cannot be read."""
+    breaker = Breaker()
+    for told in (failed(400, "maximum context length"), failed(400, "content_filter")):
+        assert {outcome(tries(breaker, stop_after=2), [told]).split()[0] for _ in range(9)} == {"ModelRefused"}

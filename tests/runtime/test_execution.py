@@ -90,6 +90,23 @@ async def test_time_is_up(world, says):
     assert (done.stop, done.steps) == ("timeout", 3)
 
 
+async def test_waiting_for_a_turn_is_no_time_of_the_episode(world, says, monkeypatch):
+    """A low rate makes it longer, not shorter."""
+    world.model.replies["executor"] = [says("Go on.")]
+    world.environment.steps = [GOING]
+    complete, waited = world.model.complete, []
+
+    async def late(request, key):
+        world.clock.now += 40
+        waited.append(40.0)
+        return await complete(request, key)
+
+    world.model.complete = late
+    monkeypatch.setattr("runtime.execution.waited_s", lambda: sum(waited))
+    done = await run(world, budget_s=100.0, max_steps=7)
+    assert (done.stop, done.steps) == ("max_steps", 7)
+
+
 async def test_single_shot_is_one_step(world, says):
     """One answer ends a single-shot task, whatever the environment says."""
     world.environment.opening = replace(world.environment.opening, mode="single_shot")

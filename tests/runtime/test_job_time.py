@@ -1,0 +1,46 @@
+"""A job's time stands still while it waits for its turn."""
+
+from math import inf
+
+import anyio
+import pytest
+
+from runtime.job_time import job_time, waited_s, waiting_for_turn
+
+
+async def test_time_stands_still() -> None:
+    """Nothing is cancelled meanwhile, and what is left of it is left afterwards."""
+    with job_time(1000.0) as limit:
+        before, began = limit.deadline, anyio.current_time()
+        with waiting_for_turn():
+            assert limit.deadline == inf
+            await anyio.sleep(0.02)
+        assert limit.deadline == pytest.approx(before + waited_s())
+        assert 0 < waited_s() <= anyio.current_time() - began
+    assert not limit.cancelled_caught
+    assert waited_s() == 0
+
+
+async def test_time_goes_on() -> None:
+    """Behind a wait a limit is one as before it."""
+    with anyio.fail_after(30), job_time(0.05) as limit:
+        with waiting_for_turn():
+            pass
+        await anyio.sleep_forever()
+    assert limit.cancelled_caught
+
+
+async def test_several_may_wait_side_by_side() -> None:
+    """What is left is as much as before the first of them."""
+    with job_time(1000.0) as limit:
+        with waiting_for_turn(), waiting_for_turn():
+            assert limit.deadline == inf
+        assert limit.deadline < inf
+
+
+async def test_no_job_and_no_limit() -> None:
+    """Whoever waits need not know."""
+    with waiting_for_turn():
+        assert waited_s() == 0
+    with job_time(None) as limit, waiting_for_turn():
+        assert limit.deadline == inf
