@@ -9,7 +9,8 @@ Unreachable
 ├── EnvironmentUnavailable  the benchmark's environment is not installed or its host does not start
 └── RunStopped              nothing on this endpoint can work: no connection, key, quota, unknown model, call after call
 BadInput
-└── NotServed               a run that this process cannot work on: other code, benchmark or embedder
+├── NotServed               a run that this process cannot work on: other code, benchmark or embedder
+└── RunGone                 there is no log of the run any more
 BudgetSpent
 └── RunSpent                a bound of the run's budget is reached: no further call is made
 ChimeError
@@ -36,6 +37,14 @@ class MissingBlob(Mismatch):
 
 class NotServed(BadInput):
     """A run that this process cannot work on: other code, benchmark or embedder. Its jobs are for another worker."""
+
+
+class RunGone(BadInput):
+    """There is no log of `run` any more."""
+
+    def __init__(self, run: str) -> None:
+        self.run = run
+        super().__init__(f"run {run} is gone: it was deleted, or its server has lost the whole log")
 
 
 class StoreAway(Unreachable):

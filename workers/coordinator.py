@@ -16,7 +16,7 @@ from infra.banks.mirror import MirrorView
 from infra.leases import Leases
 from infra.redis_client import ServerFull
 from runtime.beside import beside
-from runtime.errors import RunEnded, RunSpent
+from runtime.errors import RunEnded, RunGone, RunSpent
 from runtime.logger import Logger
 from runtime.ports import Clock, EventLog, Failures, Intake, JobQueue, LogStore
 from workers.conductor import Conductor, Control
@@ -116,6 +116,7 @@ class RunCoordinator:
 
         Raises:
             FoldMismatch: the log holds a fold that this code would not make.
+            RunGone: there is no log.
             Unreachable: the server does not answer; what was read stands.
             VersionGap: the server lost the log's tail; what was read does not stand.
         """
@@ -123,6 +124,8 @@ class RunCoordinator:
         await self._begin()
         while True:
             await self._read()
+            if self._position == 0:
+                raise RunGone(self._events.run)
             holds = await self._holds()
             if self.conductor.control != "finished":
                 self.mirroring.follow(self.conductor.store)
@@ -285,6 +288,7 @@ async def coordinated(
 
     Raises:
         Unreachable: it is away for longer.
+        RunGone: the log was deleted, or its server has lost it whole.
         FoldMismatch: the log holds a fold that this code would not make.
     """
     outage = _Outage(log.run, ground, patience_s)
@@ -361,6 +365,8 @@ class Coordinator:
     def __init__(self, store: LogStore, ground: Ground) -> None:
         self._store, self._ground, self._clock = store, ground, ground.clock
         self._serving: set[RunId] = set()
+        #: runs that were served to their end, or cannot go on
+        self._left: set[RunId] = set()
         #: runs that were finished when we looked
         self._finished: set[RunId] = set()
         #: when the queue is looked through for their jobs
@@ -377,10 +383,10 @@ class Coordinator:
                     _log.warning("runs_not_listed", reason=str(error))
                 else:
                     # One that was deleted may come again under its name.
-                    self._serving.intersection_update(runs)
+                    self._left.intersection_update(runs)
                     self._finished.intersection_update(runs)
                     for run in runs:
-                        if run not in self._serving:
+                        if run not in self._serving | self._left:
                             self._serving.add(run)
                             tasks.start_soon(self._serve_run, run)
                 await self._clock.sleep(_RUNS_S)
@@ -389,13 +395,28 @@ class Coordinator:
                     await self._tidy_finished()
 
     async def _tidy_finished(self) -> None:
-        """Jobs of runs that are finished go from the queue: whoever finished them may have died before it did that."""
+        """Jobs of runs that are finished or gone go from the queue: whoever ended them may have died before that."""
         with suppress(Unreachable):
-            for run in self._finished & await self._ground.queue.runs():
+            queued = await self._ground.queue.runs()
+            # Asked after it: a run has a log before it has jobs.
+            for run in queued & self._finished | queued.difference(await self._store.runs()):
                 await self._ground.queue.tidy(run)
 
     async def _serve_run(self, run: RunId) -> None:
         """One run; a run that cannot go on is left alone, the others go on."""
+        try:
+            await self._serve_to_its_end(run)
+        except RunGone as gone:
+            _log.warning("run_gone", run_id=run, reason=str(gone))
+        except ChimeError as error:
+            self._left.add(run)
+            _log.error("run_left", run_id=run, error=str(error))
+        else:
+            self._left.add(run)
+        self._serving.remove(run)
+
+    async def _serve_to_its_end(self, run: RunId) -> None:
+        """One run over outages, until it is finished. Raises: as `coordinated`, but for Unreachable."""
         log, served = self._store.open(run), False
         while True:
             try:
@@ -414,9 +435,6 @@ class Coordinator:
             except (Unreachable, VersionGap) as error:
                 _log.warning("log_read_again", run_id=run, reason=str(error))
                 await self._clock.sleep(_AGAIN_S)
-            except ChimeError as error:
-                _log.error("run_left", run_id=run, error=str(error))
-                return
 
     async def _serve_until_it_stands(self, log: EventLog) -> None:
         """One run until it is finished, or has something new to say after somebody stopped it."""

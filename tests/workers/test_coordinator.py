@@ -12,8 +12,10 @@ from events.errors import Unreachable
 from events.ids import PROJECTOR_STREAM, RUN_STREAM, RunId, Version
 from events.kinds import Folded, Noted, Operated, RunStarted
 from infra.clock import SystemClock
+from infra.leases import LocalLeases
 from infra.list_log import ListLog, ListLogStore
 from infra.local_queue import LocalQueue
+from runtime.errors import RunGone
 from runtime.ports import Job, Origin
 from workers.coordinator import Coordinator, coordinated
 from workers.run_stream import tell
@@ -206,32 +208,96 @@ async def test_a_lost_tail(made_run: Any, brisk: None, ground: Any):
     assert len(await short.read_stream(PROJECTOR_STREAM)) == 6
 
 
+class Looked:
+    """A log that is looked for in its store at every call, as on a server: after a deletion there is none."""
+
+    def __init__(self, store: ListLogStore, run: RunId) -> None:
+        self._store, self.run = store, run
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store.open(self.run), name)
+
+
+class Looking:
+    """A store of such logs."""
+
+    def __init__(self) -> None:
+        self._there = ListLogStore(SystemClock())
+
+    def open(self, run: RunId) -> Any:
+        return Looked(self._there, run)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._there, name)
+
+
+async def test_a_run_that_is_deleted_ends_its_command(made_run: Any, brisk: None, ground: Any):
+    """Who plays a run whose log somebody has deleted is told so, whatever its patience; nobody holds it then."""
+    store, run, leases = Looking(), RunId("a"), LocalLeases(SystemClock().monotonic)
+    await filled(store.open(run), made_run("a"), ("run_started",))
+
+    async def delete() -> None:
+        async def held() -> bool:
+            return await leases.holder(run) is not None
+
+        await until(held)
+        await store.delete(run)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(delete)
+        with pytest.raises(RunGone, match="run a is gone"):
+            await coordinated(store.open(run), ground(LocalQueue(), leases=leases))
+    assert await leases.holder(run) is None
+
+
+async def test_a_run_that_comes_again_is_served(made_run: Any, brisk: None, ground: Any):
+    """A coordinator leaves a run that was deleted, and takes on the next one of its name."""
+    store, run, leases = Looking(), RunId("a"), LocalLeases(SystemClock().monotonic)
+
+    async def left() -> bool:
+        return await leases.holder(run) is None
+
+    async def held() -> bool:
+        return not await left()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(Coordinator(store, ground(LocalQueue(), leases=leases)).serve)
+        await filled(store.open(run), made_run("a"), ("run_started",))
+        await until(held)
+        await store.delete(run)
+        await until(left)
+        await filled(store.open(run), made_run("a"))
+        await until(lambda: finished(store.open(run)))
+        tasks.cancel_scope.cancel()
+
+
 async def test_jobs_of_a_finished_run_are_cleared_away(
     store: ListLogStore, made_run: Any, brisk: None, ground: Any, monkeypatch: pytest.MonkeyPatch
 ):
-    """Whoever finished a run may have died before it cleared the queue: the next coordinator does that."""
+    """Whoever finished or deleted a run may have died before it cleared the queue: the next coordinator does that."""
     monkeypatch.setattr("workers.coordinator._RUNS_S", 0.01)
     monkeypatch.setattr("workers.coordinator._SWEEP_S", 0.0)
     done, tidied = made_run("done"), list[RunId]()
     for one in done.events:
         await store.open(RunId("done")).append(one.stream, one.version, [draft(decode(one))], NOWHERE)
+    await filled(store.open(RunId("open")), made_run("open"), ("run_started",))
 
     class Littered(LocalQueue):
         async def runs(self) -> set[RunId]:
-            return {RunId("done"), RunId("other")}
+            return {RunId("done"), RunId("gone"), RunId("open")}
 
         async def tidy(self, run: RunId) -> int:
             tidied.append(run)
             return 0
 
     async def cleared() -> bool:
-        return bool(tidied)
+        return len(set(tidied)) > 1
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(Coordinator(store, ground(Littered())).serve)
         await until(cleared)
         tasks.cancel_scope.cancel()
-    assert set(tidied) == {"done"}
+    assert set(tidied) == {"done", "gone"}
 
 
 async def test_jobs_of_a_lost_worker(store: ListLogStore, made_run: Any, brisk: None, ground: Any):
