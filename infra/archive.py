@@ -10,12 +10,13 @@ import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from io import BytesIO
-from typing import Self
+from typing import Literal, Self
 
 import anyio.to_thread
 import msgspec
 import zstandard
 from msgspec import Struct
+from msgspec.structs import replace
 
 from events.checkpoint import Checkpoint, Tally, written
 from events.codec import canonical, decode_as, export_line
@@ -252,29 +253,28 @@ class _Archiving:
             file=name, first=first, last=upto, sha256=sha256,
             chain=chained(before.chain if before is not None else "", sha256),
         )  # fmt: skip
-        if not await self._there_already(segment):
-            await self._storage.write(name, await anyio.to_thread.run_sync(_packed, lines.getvalue()))
-        return segment
-
-    async def _there_already(self, segment: Segment) -> bool:
-        """Whether a command that was cut short has written this segment.
-
-        Raises:
-            Mismatch: a sound segment of that name holds something else: another log's archive, or the same run's.
-        """
-        if segment.file not in self._names:
-            return False
-        packed = await self._storage.read(segment.file)
-        try:
-            await anyio.to_thread.run_sync(segment_lines, packed, segment, segment.file)
-        except CorruptSegment as error:
-            if await anyio.to_thread.run_sync(_is_sound, packed):
+        while (there := await self._there(segment)) == "other":
+            if self.there.note is None:
                 raise Mismatch(
                     f"{self._storage.where} holds the archive of another log of run {self._run}: {segment.file} differs"
                     "; name another place (--to), or move it away"
-                ) from error
-            return False
-        return True
+                )
+            # The place is ours: what was archived before the server lost it is left there.
+            segment = replace(segment, file=f"0{segment.file}")
+        if there == "none":
+            await self._storage.write(segment.file, await anyio.to_thread.run_sync(_packed, lines.getvalue()))
+        return segment
+
+    async def _there(self, segment: Segment) -> Literal["none", "same", "other"]:
+        """What the place has under a segment's name; what a write that was cut short has left counts as nothing."""
+        if segment.file not in self._names:
+            return "none"
+        packed = await self._storage.read(segment.file)
+        try:
+            await anyio.to_thread.run_sync(segment_lines, packed, segment, segment.file)
+        except CorruptSegment:
+            return "other" if await anyio.to_thread.run_sync(_is_sound, packed) else "none"
+        return "same"
 
     async def _checkpoint(self, made: Checkpoint) -> CheckpointFile:
         body = await anyio.to_thread.run_sync(written, made)

@@ -14,7 +14,7 @@ from events.ids import Position, RunId
 from events.log import Recorded
 from infra.archive_index import ArchiveNote, CheckpointFile
 from infra.archive_storage import ArchiveStorage, MissingFile, storage_at
-from infra.segments import CorruptSegment, Segment, event_at, manifest_of, segment_lines
+from infra.segments import MANIFEST, CorruptSegment, Segment, event_at, manifest_of, segment_lines
 
 #: a checkpoint that unpacks to more is not ours, bytes
 _LARGEST = 1 << 33
@@ -47,17 +47,29 @@ class Archive:
             Mismatch: what is there is not what the note says.
         """
         if self._segments is None:
-            where = f"{self.storage.where}, {self.note.manifest}"
-            manifest = manifest_of(await self.storage.read(self.note.manifest), where, f"{self.storage.where}, ")
-            last = manifest.segments[-1] if manifest.segments else None
-            if (
-                manifest.run != self._run
-                or last is None
-                or (last.last, last.chain) != (self.note.last, self.note.chain)
-            ):
+            written, name = await self._manifest()
+            where = f"{self.storage.where}, {name}"
+            manifest = manifest_of(written, where, f"{self.storage.where}, ")
+            segments = [one for one in manifest.segments if one.last <= self.note.last]
+            if manifest.run != self._run or [(one.last, one.chain) for one in segments[-1:]] != [
+                (self.note.last, self.note.chain)
+            ]:
                 raise Mismatch(f"{where}: it is not the manifest that run {self._run} names")
-            self._segments = manifest.segments
+            self._segments = segments
         return self._segments
+
+    async def _manifest(self) -> tuple[bytes, str]:
+        """The note's manifest and its name; where a later addition has removed it, the newest, which begins as it does.
+
+        A server that lost its tail names an older addition than the place holds.
+        """
+        try:
+            return await self.storage.read(self.note.manifest), self.note.manifest
+        except MissingFile as missing:
+            try:
+                return await self.storage.read(MANIFEST), MANIFEST
+            except MissingFile:
+                raise missing from None
 
     async def read(self, after: Position, limit: int) -> list[Recorded]:
         """Up to `limit` events above `after`, fewer at the end of a segment; `after` lies before the archive's end.

@@ -25,7 +25,7 @@ from infra.clock import SystemClock
 from infra.export import export_log
 from infra.list_log import ListLogStore
 from infra.log_import import import_log
-from infra.redis_log import index_key, kept_key
+from infra.redis_log import index_key, kept_key, log_key
 from infra.segments import SegmentLog, verify_segments
 from runtime.ports import Appended, Basis, Origin, Taken
 from workers.run_stream import tell
@@ -307,6 +307,40 @@ async def test_an_interrupted_archive_is_completed(finished: bool, archive_store
             assert (checkpoint := await log.checkpoint()) is not None
             assert checkpoint.state.position == report.last
             await store.delete(run)
+
+
+async def test_a_server_that_lost_its_tail_reads_its_archive(archive_store, redis_prefix: str, tmp_path: Path) -> None:
+    """It knows an older addition than the place holds: nothing of the log is missing, and what comes is added."""
+    events = made_run(6, 24)
+    run = events[0].run
+    async with archive_store() as store:
+        log = await put(store, events[:60])
+        report = await archived(store, run)
+        keys = [key(redis_prefix, run) for key in (log_key, index_key, kept_key)]
+        before = {key: await store._redis.dump(key) for key in keys}
+        known = await read_all(log)
+        await go_on(log, events[60:100])
+        later = await archived(store, run)
+        assert later.last > report.last + 7
+        for key, there in before.items():
+            await store._redis.restore(key, 0, there, replace=True)
+        log = store.open(run)
+        assert await read_all(log) == known
+        assert [one.position for one in await log.read(START, 9)] == list(range(1, 10))
+        await go_on(log, events[60:-1])
+        whole = await read_all(log)
+        again = await archived(store, run)
+        assert again.last > report.last + 7
+        assert await read_all(store.open(run), again.trimmed) == (await read_all(log))[again.trimmed :]
+        found = await read_all(store.open(run))
+        assert found[: len(whole)] == whole
+        assert [one.data for one in found if one.kind != "noted"] == [one.data for one in events[:-1]]
+        assert (await store.open(run).checkpoint()).state.position == again.last
+    folder = tmp_path / "home" / report.storage
+    assert all(one.problem is None for one in await verify_segments(folder))
+    # What the server lost is still there, beside what took its place.
+    assert list(folder.glob(f"{'?' * 12}.jsonl.zst"))
+    assert list(folder.glob(f"{'?' * 13}.jsonl.zst"))
 
 
 @pytest.mark.parametrize("step", STEPS)
