@@ -5,6 +5,7 @@ command that ran twice leave one event. No WATCH, no ids of the server's making.
 (`infra.archive`) is read from the archive.
 """
 
+import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from importlib.resources import files
@@ -442,6 +443,21 @@ class RedisLogStore:
                 await self._redis.srem(aside_key(self._prefix), run)
                 await self._redis.zrem(runs_key(self._prefix), run)
         return counts | {"keys": kept}
+
+    async def without_log(self) -> list[RunId]:
+        """Names of runs that have keys and no log: what was still written when they had been deleted. Reads every key.
+
+        What expires by itself counts for nothing.
+        """
+        ours = re.compile(rf"{re.escape(self._prefix)}:\{{([a-z0-9-]+)\}}:".encode())
+        with our_errors(self._where):
+            pattern = f"{_escaped(self._prefix)}:{{*}}:*"
+            found: dict[RunId, list[bytes]] = {}
+            async for key in self._redis.scan_iter(match=pattern, count=1000):
+                if name := ours.match(key):
+                    found.setdefault(RunId(name[1].decode()), []).append(key)
+            gone = {run: keys for run, keys in found.items() if log_key(self._prefix, run).encode() not in keys}
+            return sorted([run for run, keys in gone.items() if await self._kept(keys)])
 
     async def _kept(self, keys: Sequence[bytes]) -> int:
         """How many of `keys` do not expire by themselves: what a dry run counts is there when it is deleted."""

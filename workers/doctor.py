@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from redis.asyncio import Redis
 
 from events.errors import BadInput, ChimeError
+from events.ids import RunId
 from infra import embedders
 from infra.banks.generations import Generations
 from infra.clock import SystemClock
@@ -172,6 +173,7 @@ async def _server(url: str, prefix: str, *, own_server: bool) -> AsyncIterator[R
             store = RedisLogStore(redis, prefix, SystemClock(), where)
             seen = await store.overview()
             yield await _leftovers(url, prefix, seen)
+            yield _remains(await store.without_log())
             yield await _banks(Generations(redis, prefix, where), seen)
     except ChimeError as error:
         fix = "start it, or correct CHIME_REDIS_URL; without it Chime starts a server of its own"
@@ -201,6 +203,14 @@ async def _leftovers(url: str, prefix: str, seen: Sequence[LogOverview]) -> Row:
         detail = f"{named} in the queues that belong to nobody"
         return Row(check="queue keys", status="warn", detail=detail, fix="chime ops orphans")
     return Row(check="queue keys", status="ok", detail=f"{len(runs)} run{'s' * (len(runs) != 1)}, nothing of others")
+
+
+def _remains(runs: Sequence[RunId]) -> Row:
+    """What workers have written of runs that were deleted beneath them."""
+    if runs:
+        detail = f"{', '.join(runs[:3])}{' ...' if len(runs) > 3 else ''}: bodies or calls of a deleted run"
+        return Row(check="run keys", status="warn", detail=detail, fix=f"chime run delete {runs[0]} --force")
+    return Row(check="run keys", status="ok", detail="every run with keys has a log")
 
 
 async def _banks(generations: Generations, seen: Sequence[LogOverview]) -> Row:

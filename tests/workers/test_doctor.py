@@ -109,6 +109,28 @@ def test_jobs_of_runs_that_are_gone(tmp_path, redis_server, redis_prefix):
     assert rows["queue keys"].detail.startswith("1 job and 0 workers")
 
 
+def test_what_a_deleted_run_has_left(tmp_path, redis_server, redis_prefix):
+    """What workers have written of a run after its deletion is found, with the command that removes it."""
+    left, expiring = f"{redis_prefix}:{{gone}}:calls", f"{redis_prefix}:{{just-gone}}:lease"
+
+    async def leave() -> None:
+        async with connected(redis_server.url) as redis:
+            await redis.hset(left, "x", "1")
+            await redis.set(expiring, "x", ex=60)
+
+    async def clear() -> None:
+        async with connected(redis_server.url) as redis:
+            await redis.delete(left, expiring)
+
+    environment = {"CHIME_REDIS_URL": redis_server.url, "CHIME_REDIS_PREFIX": redis_prefix}
+    assert rows_of(tmp_path, environment)["run keys"].status == "ok"
+    anyio.run(leave)
+    row = rows_of(tmp_path, environment)["run keys"]
+    anyio.run(clear)
+    assert (row.status, row.fix) == ("warn", "chime run delete gone --force")
+    assert row.detail.startswith("gone: ")
+
+
 def test_a_server_that_is_not_there(tmp_path):
     """An address that nobody answers is a failure with a fix."""
     rows = rows_of(tmp_path, {"CHIME_REDIS_URL": "unix:///nowhere/s"})

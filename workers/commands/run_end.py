@@ -12,6 +12,7 @@ from events.ids import RUN_STREAM, RunId, run_id
 from events.kinds import Operated
 from infra.banks import upkeep
 from infra.clock import SystemClock
+from infra.rq_keys import run_of
 from infra.rq_queue import RqQueue
 from infra.weaviate_server import folder_of
 from runtime.ports import EventLog
@@ -98,7 +99,7 @@ def delete(invocation: Invocation, run: str, dry_run: bool, force: bool, yes: bo
     """
     target = run_id(run)
 
-    async def work(*, only_say: bool) -> dict[str, int]:
+    async def work(*, only_say: bool) -> tuple[dict[str, int], int]:
         async with server(invocation) as there:
             if not force:
                 # With --force also what a deletion that was cut short has left: no log, but bodies or jobs.
@@ -108,20 +109,24 @@ def delete(invocation: Invocation, run: str, dry_run: bool, force: bool, yes: bo
                     raise BadInput(f"run {run} is {status}; cancel it first (chime run cancel {run}), or add --force")
             async with RqQueue(there.url, there.prefix) as queue:
                 counts = {"queue keys": await queue.forget(target, dry_run=only_say)}
+                playing = sum(run_of(id_) == target for one in await queue.hosts() for id_ in one.jobs)
             # Before the log: what is left of a deletion that is cut short is found by the log.
             counts["banks"] = await _without_bank(invocation, there, target, dry_run=only_say)
             counts |= await there.store.delete(target, dry_run=only_say)
-            return counts | {"blobs": await there.blobs.delete(target, dry_run=only_say)}
+            return counts | {"blobs": await there.blobs.delete(target, dry_run=only_say)}, playing
 
     output = invocation.output
     if not (dry_run or yes) and output.interactive and sys.stdin.isatty():
-        output.note(f"would delete run {run}: {_counted(run_async(partial(work, only_say=True)))}")
+        output.note(f"would delete run {run}: {_counted(run_async(partial(work, only_say=True))[0])}")
         if not click.confirm("delete it for good?", err=True):
             output.note("nothing was deleted")
             return 0
-    counts = run_async(partial(work, only_say=dry_run))
-    output.data({"run": run, "dry_run": dry_run, "deleted": counts})
+    counts, playing = run_async(partial(work, only_say=dry_run))
+    output.data({"run": run, "dry_run": dry_run, "deleted": counts, "under_way": playing})
     output.line(f"{'would delete' if dry_run else 'deleted'} run {run}: {_counted(counts)}")
+    if playing:
+        jobs = "1 job of it is" if playing == 1 else f"{playing} jobs of it are"
+        output.note(f"note: {jobs} under way; the same command removes what they write until they end")
     return 0
 
 
