@@ -129,6 +129,13 @@ def _print(output: Output, found: Standing) -> None:
         ],
         empty="no job of an open run has failed",
     )  # fmt: skip
+    if found.operations:
+        output.line()
+        output.line("operations")
+        output.table(
+            [Column("at"), Column("action"), Column("author"), Column("target"), Column("reason", wide=True)],
+            [[f"{one.at[:19]}Z", one.action, one.author, one.target, one.reason] for one in found.operations],
+        )
 
 
 def _seconds(age_s: float | None) -> str:

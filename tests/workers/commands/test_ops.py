@@ -159,6 +159,17 @@ def test_drain(chime: Any, uploaded: Any, made_run: Any, worker: str) -> None:
     assert [(one["action"], one["target"], one["author"], one["reason"]) for one in data["operations"]] == [
         ("drain", worker, "ann", "new code")
     ]
+    said = chime("ops")
+    assert "\n\noperations\n" in said
+    assert "new code" in said
+
+
+def test_a_run_that_is_played_is_deleted(chime: Any, uploaded: Any, made_run: Any, worker: str) -> None:
+    """Who deletes a run beneath a worker is told that it still writes."""
+    open_run(uploaded, made_run)
+    assert chime.json("run", "delete", "made", "--force", "--dry-run")["data"]["under_way"] == 1
+    chime("run", "delete", "made", "--force")
+    assert "1 job of it is under way" in chime.err
 
 
 def test_orphans(
