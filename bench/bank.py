@@ -199,7 +199,11 @@ async def _opened(
         await log.append(RUN_STREAM, Version(version), [one], origin)
     async with _reached(place) as (there, generations), _client(place.address) as client:
         made = await upkeep.rebuild(there, generations.of(RUN), banks)
-        yield StoredBanks(log, there, generations.of(RUN), SystemClock()), client, made.generation
+
+        async def reach() -> BankServer:
+            return there
+
+        yield StoredBanks(log, reach, generations.of(RUN), SystemClock()), client, made.generation
 
 
 def _client(address: WeaviateAddress) -> weaviate.WeaviateAsyncClient:

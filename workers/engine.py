@@ -20,7 +20,6 @@ from events.kinds import Evaluator, Noted, Operated, RunConfig, RunStarted
 from events.log import Recorded
 from infra import environments
 from infra.banks.replica import Replica
-from infra.banks.serving import BankServer
 from infra.banks.stored import StoredBanks
 from infra.calls import RecordedCalls
 from infra.capabilities import Place
@@ -80,9 +79,8 @@ class _Serving:
 
     context: Context
     header: RunStarted
-    #: where recalls come from, and the server that is asked for them; None = a replica of this process
+    #: where recalls come from
     store: Store
-    bank_server: BankServer | None
     #: events of the run's own stream that were read for it
     told: int
     #: no episode is begun any more
@@ -189,9 +187,7 @@ class Engine:
                     self._runs.pop(next(iter(self._runs)))
                 self._runs[run] = await self._built(log, told)
             elif told > known.told:
-                self._runs[run] = await self._with_banks(await self._told(known))
-            else:
-                self._runs[run] = await self._with_banks(known)
+                self._runs[run] = await self._told(known)
             return self._runs[run]
 
     async def _told(self, known: _Serving) -> _Serving:
@@ -205,34 +201,21 @@ class Engine:
             settings=_settings(config.limits, operational),
             model=self._noted(log, said, config, operational),
             embedder=await self._embedder(log.run, known.header, operational),
-            banks=known.context.banks if store == known.store else self._reader(log, store, None),
+            banks=known.context.banks if store == known.store else self._reader(log, store),
         )
         return replace(
             known,
             context=context,
             store=store,
-            bank_server=known.bank_server if store == known.store else None,
             told=len(said),
             cancelled=_cancelled(said),
         )
 
-    async def _with_banks(self, known: _Serving) -> _Serving:
-        """`known` with recalls from the bank server as it is reached now: it may have come up, or moved."""
-        server = await self._bank_server(known.store)
-        if server is known.bank_server:
-            return known
-        banks = self._reader(known.context.log, known.store, server)
-        return replace(known, context=replace(known.context, banks=banks), bank_server=server)
-
-    async def _bank_server(self, store: Store) -> BankServer | None:
-        access = self._there.banks
-        return await access.reachable() if store == "weaviate" and access is not None else None
-
-    def _reader(self, log: EventLog, store: Store, server: BankServer | None) -> Replica | StoredBanks:
+    def _reader(self, log: EventLog, store: Store) -> Replica | StoredBanks:
         """Where recalls come from. A store that this process knows no way to is stood in for by a replica."""
-        generations = self._there.generations
-        if server is not None and generations is not None:
-            return StoredBanks(log, server, generations.of(log.run), self._clock)
+        access, generations = self._there.banks, self._there.generations
+        if store == "weaviate" and access is not None and generations is not None:
+            return StoredBanks(log, access.reachable, generations.of(log.run), self._clock)
         return Replica(log, source="exact" if store == "replica" else "fallback")
 
     async def _built(self, log: EventLog, told: int) -> _Serving:
@@ -241,8 +224,7 @@ class Engine:
         header = begun_with(log, said)
         config, operational = header.config, operational_in(said, header)
         store = bank_store(operational)
-        server = await self._bank_server(store)
-        banks = self._reader(log, store, server)
+        banks = self._reader(log, store)
         policy = policies.of_run(header.config)
         embedder = await self._embedder(run, header, operational)
         environment = await self.environment(named(config.environment, "name", "environment"))
@@ -271,7 +253,6 @@ class Engine:
             context=context,
             header=header,
             store=store,
-            bank_server=server,
             told=told,
             cancelled=_cancelled(said),
             config_hash=_config_hash(config),

@@ -5,7 +5,7 @@ the same the projector finds, which recomputes every recall that was recorded.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from events.bank import Banks, Item
 from events.errors import Mismatch
@@ -31,14 +31,27 @@ _KEEP_FULL_S = 60.0
 
 
 class StoredBanks:
-    """`runtime.ports.BankReader` of a worker, where the run's store is Weaviate."""
+    """`runtime.ports.BankReader` of a worker, where the run's store is Weaviate.
 
-    def __init__(self, log: EventLog, server: BankServer, generations: RunGenerations, clock: Clock) -> None:
-        self._log, self._server, self._generations, self._clock = log, server, generations, clock
+    Args:
+        log: of the run.
+        reach: the server as it is reached now, None where there is none; asked at each recall, and not before.
+        generations: of the run.
+        clock: of the machine.
+    """
+
+    def __init__(
+        self,
+        log: EventLog,
+        reach: Callable[[], Awaitable[BankServer | None]],
+        generations: RunGenerations,
+        clock: Clock,
+    ) -> None:
+        self._log, self._reach, self._generations, self._clock = log, reach, generations, clock
         self._light = Versions(log, light=True)
         self._full: Replica | None = None
         self._full_until = 0.0
-        self._store: tuple[str, int, BankStore] | None = None
+        self._store: tuple[BankServer, str, int, BankStore] | None = None
         #: the pointer that somebody has waited for in vain
         self._stuck: Serving | None = None
         self._waited = False
@@ -92,12 +105,15 @@ class StoredBanks:
         self, banks: Banks, stage: Stage, query: Query, version: BankVersion, parameters: Parameters
     ) -> list[tuple[Item, int]]:
         """The top N of the stage's bank at or above the floor, by (-dot, id)."""
-        if (away := self._server.away) is not None:
-            raise BankAway(self._server.where, "away", away)
+        server = await self._reach()
+        if server is None:
+            raise _Unpublished("there is no server of banks to be had")
+        if (away := server.away) is not None:
+            raise BankAway(server.where, "away", away)
         serving = await self._published(version)
         if serving.doubt:
             raise _Unpublished(f"bank {serving.generation} is in doubt ({serving.doubt}) until the next one serves")
-        store = await self._bank(serving.generation)
+        store = await self._bank(server, serving.generation)
         if store.unseen:
             # Whoever answers now may not be who answered before, or may have been put back to how it was then.
             newest = await self._light.at(serving.version)
@@ -142,14 +158,14 @@ class StoredBanks:
             await self._clock.sleep(wait_s)
             wait_s = min(2 * wait_s, longest_s)
 
-    async def _bank(self, generation: str) -> BankStore:
+    async def _bank(self, server: BankServer, generation: str) -> BankStore:
         # Where the log was read again, the prunes are others.
-        key = id(self._light.prunes)
-        if self._store is None or self._store[:2] != (generation, key):
+        key = (server, generation, id(self._light.prunes))
+        if self._store is None or self._store[:3] != key:
             dimension = (await self._light.header()).embedder.dimension
-            bank = self._server.bank(self._generations.named(generation), self._light.prunes, dimension)
-            self._store = (generation, key, bank)
-        return self._store[2]
+            bank = server.bank(self._generations.named(generation), self._light.prunes, dimension)
+            self._store = (*key, bank)
+        return self._store[3]
 
     async def _fallen_back(self, stage: Stage, query: Query, version: BankVersion, reason: str) -> Recalled:
         if not self._missed:

@@ -1,5 +1,6 @@
 """What a reader and a mirror do where a bank is in doubt, its connection closed, or nothing can be written at all."""
 
+import dataclasses
 import threading
 from collections.abc import Iterator
 
@@ -15,6 +16,7 @@ from infra import banks as stores
 from infra.banks import mirror as mirroring
 from infra.banks.errors import UncleanWrite
 from infra.banks.mirror import Mirror
+from infra.banks.serving import BankServer
 from infra.banks.stored import StoredBanks
 from infra.weaviate_address import WeaviateAddress
 from runtime.ports import Basis
@@ -98,7 +100,7 @@ async def test_a_connection_that_is_closed_under_recalls(redis_server, redis_pre
             sources.append(await source(place, reader))
 
         async with stores.connected(address) as server:
-            reader = StoredBanks(place.run.log, server, place.generations, place.clock)
+            reader = dataclasses.replace(place, server=server).reader()
             await recall(reader)
             own_weaviate_server.pause()
             try:
@@ -119,6 +121,36 @@ def resumed_later(server) -> None:
     """It goes on once the connection is closed."""
     threading.Event().wait(1)
     server.resume()
+
+
+async def test_nobody_is_asked_for_the_server_before_a_recall(
+    redis_server, redis_prefix: str, weaviate_server: WeaviateAddress
+):
+    """A worker that only judges reads texts and banks without a connection; one that recalls is told of it then."""
+    async with placed(redis_server.url, redis_prefix, weaviate_server) as place, anyio.create_task_group() as tasks:
+        await place.run.fold(4)
+        await settled(place, place.mirror(), tasks)
+        asked = list[BankServer | None]()
+        there: BankServer | None = None
+
+        async def reach() -> BankServer | None:
+            asked.append(there)
+            return there
+
+        reader = StoredBanks(place.run.log, reach, place.generations, place.clock)
+        newest = place.run.versions[-1]
+        await reader.header()
+        await reader.tasks()
+        assert await reader.newest() == newest.version
+        assert (await reader.at(newest.version)).digest() == newest.digest()
+        ids = [item.id for item in newest]
+        assert [item.id for item in await reader.items(ids, newest.version)] == ids
+        assert asked == []
+        assert await source(place, reader) == "fallback"
+        there = place.server
+        assert await source(place, reader) == "weaviate"
+        assert asked == [None, place.server]
+        tasks.cancel_scope.cancel()
 
 
 async def test_generations_begun_in_vain_do_not_pile_up(

@@ -178,7 +178,7 @@ async def test_versions_that_are_not_published(redis_server, redis_prefix: str, 
         mirror.hold(None)
         await place.run.fold(1)
         clock, waited = place.clock, list[float]()
-        reader = StoredBanks(place.run.log, place.server, place.generations, clock)
+        reader = place.reader()
         for _ in range(3):
             started = clock.monotonic()
             assert await read(place, reader, 1) == ["fallback"]

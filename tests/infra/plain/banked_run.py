@@ -179,8 +179,11 @@ class Place:
     def mirror(self) -> Mirror:
         return Mirror(self.server, self.generations, self.clock)
 
+    async def reach(self) -> BankServer:
+        return self.server
+
     def reader(self) -> StoredBanks:
-        return StoredBanks(self.run.log, self.server, self.generations, self.clock)
+        return StoredBanks(self.run.log, self.reach, self.generations, self.clock)
 
 
 @asynccontextmanager
