@@ -13,7 +13,7 @@ from events.ids import BankVersion, MemoryId, Stage
 from events.kinds import Query, RunStarted
 from events.parameters import Parameters
 from events.recall import least_dot, rank
-from infra.banks.changes import held, lost
+from infra.banks.changes import held
 from infra.banks.errors import BankAway, DoubtfulAnswer
 from infra.banks.generations import RunGenerations, Serving
 from infra.banks.replica import Replica, Versions
@@ -116,8 +116,8 @@ class StoredBanks:
         store = await self._bank(server, serving.generation)
         if store.unseen:
             # Whoever answers now may not be who answered before, or may have been put back to how it was then.
-            newest = await self._light.at(serving.version)
-            await store.recheck(held(newest, lost(banks, newest)))
+            served = await self._light.at(serving.version)
+            await store.recheck(held(served, self._light.lost(served)))
         hits = await store.search(stage, query.vector, parameters.top_n, version)
         if store.unseen:
             raise _Unpublished(f"the connection to bank {serving.generation} was lost meanwhile")
