@@ -46,7 +46,7 @@ def undisturbed(world: Any, playing: Any, logs: dict[tuple[int, int], Any]) -> C
 
 
 @pytest.mark.chaos
-@pytest.mark.timeout(limit_s(120, SHARE))
+@pytest.mark.timeout(limit_s(300, SHARE))
 @pytest.mark.parametrize("concurrency", [4, 16, 64] if LONG else [64])
 async def test_in_flight(world: Any, playing: Any, undisturbed: Any, concurrency: int) -> None:
     """4, 16 and 64 episodes in flight under any delays give what one at a time gives."""
@@ -64,7 +64,7 @@ async def test_in_flight(world: Any, playing: Any, undisturbed: Any, concurrency
 
 
 @pytest.mark.chaos
-@pytest.mark.timeout(limit_s(120, SHARE))
+@pytest.mark.timeout(limit_s(300, SHARE))
 @pytest.mark.parametrize("on_redis", [False, True], ids=["memory", "redis"])
 async def test_everything_twice(
     world: Any,

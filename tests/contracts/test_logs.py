@@ -198,7 +198,7 @@ async def test_waiting_ends_with_news(open_store) -> None:
         log = store.open(RUN)
         assert not await log.wait(Position(0), 0.01)
         async with anyio.create_task_group() as tasks:
-            with anyio.fail_after(20):
+            with anyio.fail_after(120):
                 tasks.start_soon(put, log, EPISODE, 1, [noted("a")])
                 assert await log.wait(Position(0), 15)
         assert await log.wait(Position(0), 15)

@@ -32,7 +32,7 @@ def variables(tmp_path: Path, root: Path, weaviate_server: WeaviateAddress) -> d
     def chime(*arguments: str) -> Any:
         done = subprocess.run(
             [sys.executable, "-m", "workers", *arguments, "--json"], env=given, cwd=tmp_path, capture_output=True,
-            text=True, timeout=100, check=False,
+            text=True, timeout=250, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)["data"]
@@ -50,7 +50,7 @@ def test_the_examples_run(page: Callable[[str], Any], variables: dict[str, str],
         file = tmp_path / f"example.{language}"
         file.write_text(text)
         program = [sys.executable, str(file)] if language == "python" else ["bash", "-e", str(file)]
-        done = subprocess.run(program, env=variables, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+        done = subprocess.run(program, env=variables, cwd=tmp_path, capture_output=True, text=True, timeout=250)
         assert done.returncode == 0, done.stderr
         said[language] = done.stdout
     lines = dict(line.split(": ", 1) for line in said["python"].splitlines())

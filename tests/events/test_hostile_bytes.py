@@ -57,7 +57,7 @@ def folded(log: list[bytes], at: int, line: bytes) -> None:
 
 
 @pytest.mark.chaos
-@pytest.mark.timeout(limit_s(120, SHARE))
+@pytest.mark.timeout(limit_s(300, SHARE))
 def test_whatever_the_bytes_only_our_errors_come_out() -> None:
     """Spoiled lines alone, and in their log: decoded, replayed and verified, or refused by a ChimeError."""
     for one in rounds(SHARE):

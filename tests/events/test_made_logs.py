@@ -14,7 +14,7 @@ CHUNKS = 20
 LOGS = int(os.environ.get("CHIME_MADE_LOGS", "2000"))
 
 
-@pytest.mark.timeout(120 + LOGS // 5)
+@pytest.mark.timeout(300 + LOGS // 5)
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_both_folds_give_the_same_operations_items_and_digests(chunk: int) -> None:
     """Decided again from the diagnoses alone, every operation, item, vector and digest is the second fold's."""

@@ -205,7 +205,7 @@ class Appends(RuleBasedStateMachine):
 
 
 @pytest.mark.chaos
-@pytest.mark.timeout(limit_s(120, SHARE))
+@pytest.mark.timeout(limit_s(300, SHARE))
 def test_the_append_script_is_its_model(each_redis_server: Any) -> None:
     """Appended, known, taken or a gap: answer, log and index are those of ten lines of Python."""
     with start_blocking_portal("asyncio") as portal:

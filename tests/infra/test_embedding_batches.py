@@ -15,7 +15,7 @@ from runtime.errors import EmbeddingFailed
 from runtime.ports import Side
 
 #: a batch that has not run by then hangs, seconds
-_LONG_S = 30
+_LONG_S = 120
 
 
 class ScriptedModel:

@@ -17,7 +17,7 @@ from infra.embedding_link import Hosted
 from runtime.errors import EmbedderUnavailable, EmbeddingFailed
 
 #: a process that is not there, or not gone, by then hangs, seconds
-_LONG_S = 60
+_LONG_S = 120
 _PLAIN = Path(__file__).parent / "plain"
 
 

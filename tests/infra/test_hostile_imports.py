@@ -189,7 +189,7 @@ class Imports(RuleBasedStateMachine):
 
 
 @pytest.mark.chaos
-@pytest.mark.timeout(limit_s(120, SHARE))
+@pytest.mark.timeout(limit_s(300, SHARE))
 def test_imports_are_whole_or_leave_nothing(redis_server: Any) -> None:
     """Whatever is imported, exported and deleted in whatever order: the server holds what the model says."""
     with start_blocking_portal("asyncio") as portal:

@@ -26,7 +26,7 @@ def play(request: pytest.FixtureRequest) -> Play:
 
     def run(scenario: Callable[[], Awaitable[None]]) -> None:
         async def limited() -> None:
-            with fail_after(30):
+            with fail_after(120):
                 await scenario()
 
         anyio.run(limited, backend=backend)

@@ -22,7 +22,7 @@ async def probed(url: str, *, briefly: bool = False, **settings: Any) -> Probed:
     async with AsyncExitStack() as stack:
         clients = Clients({"A_KEY": SECRET}, FakeClock(), stack)
         model = ModelSettings(**{"model": "m", **settings})
-        with anyio.fail_after(60):
+        with anyio.fail_after(120):
             return await probe(
                 clients, EndpointSettings(base_url=url, api_key_env="A_KEY"), model, FakeClock(), limit_s=20,
                 briefly=briefly,

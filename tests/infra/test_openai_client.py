@@ -44,7 +44,7 @@ async def test_no_drip_holds_a_call_beyond_its_limit(play: Play, monkeypatch: py
     """The whole try has one limit, told in seconds; its connection is closed."""
     monkeypatch.setattr(module, "LARGEST_ANSWER", 2**40)
     async with asking(play) as asked:
-        with anyio.fail_after(60):
+        with anyio.fail_after(120):
             failure = await asked.failure(0.3)
             await asked.gone()
     assert (failure.kind, failure.action) in {("timeout", "retry"), ("connection", "retry")}
@@ -112,7 +112,7 @@ async def test_tls_that_is_never_begun_ends_with_the_connections_limit() -> None
         port = listening.sockets[0].getsockname()[1]
         async with asking(OK, base_url=f"https://127.0.0.1:{port}/v1", connect_timeout_s=0.2) as asked:
             failure = await asked.failure(3600.0)
-        with anyio.fail_after(60):
+        with anyio.fail_after(120):
             await ended.wait()
     assert (failure.kind, failure.reason) == ("unreachable", "no connection within 0.2 s")
 
@@ -214,7 +214,7 @@ async def test_a_request_too_large_for_the_server_is_told_as_it_says() -> None:
         async with asking(OK, base_url=f"http://127.0.0.1:{port}/v1") as asked:
             with pytest.raises(Failed) as caught:
                 await asked.post(messages=["x" * 20_000_000])
-            with anyio.fail_after(60):
+            with anyio.fail_after(120):
                 await ended.wait()
     assert caught.value.failure.status == 413
 

@@ -187,7 +187,7 @@ async def test_a_call_cancelled_before_it_is_connected_leaves_nothing() -> None:
                 tasks.start_soon(asked.post)
                 await accepted.wait()
                 tasks.cancel_scope.cancel()
-            with anyio.fail_after(60):
+            with anyio.fail_after(120):
                 await ended.wait()
             assert asked.kept == 0
 
@@ -199,7 +199,7 @@ async def test_leaving_closes_what_is_idle() -> None:
             clients = Clients({}, FakeClock(), held)
             await clients.post(EndpointSettings(base_url=server.url), {"model": "m", "messages": []}, 60.0)
             assert server.open == 1
-        with anyio.fail_after(60):
+        with anyio.fail_after(120):
             await server.left.wait()
 
 

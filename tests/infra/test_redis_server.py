@@ -65,7 +65,7 @@ def said(process: subprocess.Popen[str]) -> tuple[int, str]:
 
 def ended(process: subprocess.Popen[str]) -> int:
     """End a user as it ends by itself."""
-    process.communicate(timeout=60)
+    process.communicate(timeout=120)
     return process.returncode
 
 

@@ -170,7 +170,7 @@ def test_two_that_build_at_once_build_once(tools: Path, go: Callable[[str], Path
     said = [one.stdout.readline() for one in both if one.stdout is not None]
     assert sorted(line.split()[0] for line in said) == ["building", "waiting"]
     gate.touch()
-    ends = [one.communicate(timeout=60)[0].splitlines()[-1] for one in both]
+    ends = [one.communicate(timeout=120)[0].splitlines()[-1] for one in both]
     assert ends == [str(cached(tools))] * 2
     assert (folder / "asked").read_text().count("install") == 1
 
@@ -191,7 +191,7 @@ def test_a_build_whose_starter_was_killed_is_gone_on_with(
     assert second.stdout is not None
     assert second.stdout.readline().startswith("waiting")
     gate.touch()
-    assert second.communicate(timeout=60)[0].splitlines()[-1] == str(cached(tools))
+    assert second.communicate(timeout=120)[0].splitlines()[-1] == str(cached(tools))
     assert (tmp_path / "again").read_text() == "again\n"
     assert left(tools) == ["weaviate-1.39.0", "weaviate-1.39.0/weaviate-server"]
 

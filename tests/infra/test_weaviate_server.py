@@ -97,7 +97,7 @@ def status_of(url: str, **headers: str) -> int:
     """What a GET is answered with."""
     try:
         request = urllib.request.Request(url, headers=headers)  # noqa: S310 - a server of the test's
-        with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310 - as above
+        with urllib.request.urlopen(request, timeout=120) as answer:  # noqa: S310 - as above
             return int(answer.status)
     except urllib.error.HTTPError as error:
         with error:
@@ -196,9 +196,9 @@ def test_four_that_start_at_once_share_one(home: Path, how: Start) -> None:
     assert len(places) == 1
     [(pid, _)] = places
     for one in users[:-1]:
-        one.communicate(timeout=60)
+        one.communicate(timeout=120)
         assert (one.returncode, identity_of(pid) is not None) == (0, True)
-    users[-1].communicate(timeout=60)
+    users[-1].communicate(timeout=120)
     assert (users[-1].returncode, identity_of(pid)) == (0, None)
 
 

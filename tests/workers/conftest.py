@@ -368,7 +368,7 @@ class World:
         await begin(self.log(run), made.head)
         return self.log(run)
 
-    async def drive(self, *runs: str, slots: int = 16, coordinators: int = 1, deadline_s: float = 60) -> list[str]:
+    async def drive(self, *runs: str, slots: int = 16, coordinators: int = 1, deadline_s: float = 200) -> list[str]:
         """Workers and coordinators until the runs stand still; how each stands."""
         queue = LocalQueue()
         controls: dict[str, str] = {}

@@ -52,7 +52,7 @@ async def spent(chime: Any, run: str) -> dict[str, Any]:
     return dict(json.loads(out)["data"])
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 async def test_a_run_stops_at_its_bound_and_is_resumed_with_more(commands: Any) -> None:
     """Exit code 5, exactly so many calls; again without more; then to the end, with the banks of an unbounded run."""
     common = ("toy", "--limit", "4", "--concurrency", "4")

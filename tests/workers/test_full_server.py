@@ -17,7 +17,7 @@ RUN = "r"
 
 async def until(true: Callable[[], Awaitable[bool]]) -> None:
     """Waits for a condition."""
-    with anyio.fail_after(60):
+    with anyio.fail_after(120):
         while not await true():  # noqa: ASYNC110 - a state of the world, not of a task that could tell us
             await anyio.sleep(0.01)
 

@@ -31,7 +31,7 @@ from infra.rq_queue import RqQueue
 from runtime.ports import Job
 from workers.host import Advance, HostWorker
 
-LIMIT_S = 30
+LIMIT_S = 120
 
 
 @pytest.fixture

@@ -54,7 +54,7 @@ def picky(toy_key: Any) -> Callable[[Request], bytes]:
 async def work(there: Any, ground: Callable[..., Any], home: Path, run: str, killed: anyio.Event) -> None:
     """One process works on `run` until it is finished or killed."""
     queue = LocalQueue()
-    with anyio.fail_after(90):
+    with anyio.fail_after(120):
         async with AsyncExitStack() as stack:
             server = await stack.enter_async_context(there.with_banks())
             working = Engine(server, home, {}, there.clock, 16, stack)

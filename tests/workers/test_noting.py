@@ -114,7 +114,7 @@ async def test_two_that_learn_at_once_agree() -> None:
     """Each is refused before the other has noted it: one note, and both ask alike from then on."""
     async with run_at(REFUSED, REFUSED, OK) as (server, log, process):
         both = [await process() for _ in range(2)]
-        with anyio.fail_after(30):
+        with anyio.fail_after(120):
             async with anyio.create_task_group() as tasks:
                 for ordinal, one in enumerate(both):
                     tasks.start_soon(one.ask, ordinal)

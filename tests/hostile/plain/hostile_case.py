@@ -39,7 +39,7 @@ TASK = "warehouse-fragile-1"
 #: the key that is sent, which must be told to nobody
 SECRET = "sk-" + "7e57" * 10
 #: seconds within which a case ends, on a machine that is busy with other things
-LIMIT_S = 30.0
+LIMIT_S = 240.0
 #: log lines that stand for one more request each
 AGAIN = frozenset({"model_retried", "capability_refused", "context_trimmed"})
 

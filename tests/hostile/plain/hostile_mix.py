@@ -75,7 +75,7 @@ def serving(*plays: Play) -> Iterator[Sequence[HostileServer]]:
     thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
     thread.start()
     try:
-        assert ready.wait(30)
+        assert ready.wait(120)
         yield sorted(servers, key=lambda one: plays.index(one.play))
     finally:
         loop.call_soon_threadsafe(over.set)

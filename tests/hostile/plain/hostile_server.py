@@ -33,7 +33,7 @@ FLAWLESS = RehearsalSettings(
     wrong_plan=0, wrong_execution=0, both=0, external=0, rescued=0, misled=0, foreign=0, reliability=1
 )
 #: seconds within which the server sees that the other side has let go
-_GONE_S = 20.0
+_GONE_S = 120.0
 
 
 @cache

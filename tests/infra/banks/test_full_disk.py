@@ -36,14 +36,14 @@ async def test_a_full_disk(redis_server, redis_prefix: str, own_weaviate_server,
         assert await mirror.settle(30)
         assert await read() == {"weaviate"}
         filled = full(small_disk)
-        with anyio.fail_after(60):
+        with anyio.fail_after(120):
             while not mirror.view.waits_for:
                 await run.fold(3)
                 await mirror.settle(0.2)
         assert await read() <= {"weaviate", "fallback"}
         filled.unlink()
         await anyio.to_thread.run_sync(own_weaviate_server.restart)
-        with anyio.fail_after(60):
+        with anyio.fail_after(120):
             while not await mirror.settle(1):
                 pass
         assert await read() >= {"weaviate"}

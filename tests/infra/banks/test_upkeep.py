@@ -202,7 +202,7 @@ async def test_a_rebuild_beside_a_mirror(redis_server, redis_prefix: str, weavia
         assert await mirror.settle(20)
         made = await upkeep.rebuild(place.server, place.generations, run.versions[5])
         await run.fold(1)
-        with anyio.fail_after(30):
+        with anyio.fail_after(120):
             while not await mirror.settle(1) or mirror.view.published != 6:
                 pass
         assert mirror.view.generation != made.generation

@@ -41,7 +41,7 @@ def there(pid: int) -> bool:
 
 async def gone(pid: int) -> None:
     """Wait until a process is gone, or fail."""
-    with anyio.fail_after(20):
+    with anyio.fail_after(120):
         while there(pid):  # noqa: ASYNC110 - nobody tells us when a process of others is gone
             await anyio.sleep(0.01)
 

@@ -97,7 +97,7 @@ def test_planted_faults_spoil_one_answer() -> None:
 def test_close_ends_with_zero(client: Client) -> None:
     """`close` is answered with an empty object, then the process ends with exit code 0."""
     assert client.ask("close")["result"] == {}
-    assert client.process.wait(10) == 0
+    assert client.process.wait(120) == 0
 
 
 def test_end_of_input_closes_the_benchmark(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def rehearsal_endpoint(key: Callable[[], Awaitable[AnswerKey]], settings: Rehear
 
     thread = threading.Thread(target=anyio.run, args=(serve,))
     thread.start()
-    assert there.wait(60)
+    assert there.wait(120)
     try:
         yield addresses[0]
     finally:

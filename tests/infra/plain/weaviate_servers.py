@@ -53,8 +53,8 @@ with ExitStack() as used:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Wait for it; a minute at most."""
-    deadline = time.monotonic() + 60
+    """Wait for it; two minutes at most."""
+    deadline = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < deadline, "it does not come true"
         time.sleep(0.02)

@@ -61,7 +61,7 @@ class Asked:
 
 async def until(holds: Callable[[], bool]) -> None:
     """A condition of the loop's other end."""
-    with anyio.fail_after(60):
+    with anyio.fail_after(120):
         while not holds():  # noqa: ASYNC110 - the server tells nobody
             await anyio.sleep(0.001)
 

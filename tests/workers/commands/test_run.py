@@ -200,7 +200,7 @@ def test_delete_asks_on_a_terminal(chime, uploaded, made_run, keys_left, argumen
         os.close(its)
         if answer is not None:
             os.write(ours, f"{answer}\n".encode())
-        out, _ = process.communicate(timeout=60)
+        out, _ = process.communicate(timeout=120)
     said = os.read(ours, 4096).decode() if answer is not None else ""
     os.close(ours)
     assert process.returncode == 0
