@@ -13,10 +13,10 @@ _EXPIRES_S = 900
 
 def of_processes(troupe: Troupe) -> None:
     """No process, connection, socket, lock or temporary file once everybody was asked to end."""
-    until(lambda: not troupe.alive(), "every process ends", 60)
-    until(lambda: not troupe.line.connections, "every connection ends", 60)
+    until(lambda: not troupe.alive(), "every process ends")
+    until(lambda: not troupe.line.connections, "every connection ends")
     assert _files(troupe.sockets / "runtime") == []
-    until(lambda: not _files(troupe.folder / "tmp"), f"no temporary file: {_files(troupe.folder / 'tmp')}", 10)
+    until(lambda: not _files(troupe.folder / "tmp"), lambda: f"no temporary file: {_files(troupe.folder / 'tmp')}", 10)
     assert [path for path in (troupe.folder / "home").rglob("*.lock") if _locked(path)] == []
 
 
@@ -27,7 +27,10 @@ def of_keys(troupe: Troupe) -> None:
 
 def of_jobs(troupe: Troupe) -> None:
     """While the workers live on, nothing of the finished run's jobs is left before long."""
-    until(lambda: not [key for key in _keys(troupe) if f"-{RUN}-" in key], f"jobs are cleared away: {_keys(troupe)}")
+    until(
+        lambda: not [key for key in _keys(troupe) if f"-{RUN}-" in key],
+        lambda: f"jobs are cleared away: {_keys(troupe)}",
+    )
 
 
 def of_claims(troupe: Troupe) -> None:

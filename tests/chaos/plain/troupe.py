@@ -43,11 +43,13 @@ PATIENCE_S = 240.0
 _SILENT_S = 60.0
 
 
-def until(true: Callable[[], Any], what: str, patience_s: float = PATIENCE_S) -> Any:
-    """Waits for a condition; what it gave."""
+def until(true: Callable[[], Any], what: str | Callable[[], str], patience_s: float = PATIENCE_S) -> Any:
+    """Waits for a condition; what it gave. `what` may be asked for at the end, to tell of what is there by then."""
     end = time.monotonic() + patience_s
     while not (found := true()):
-        assert time.monotonic() < end, f"did not happen within {patience_s:g} s: {what}"
+        if time.monotonic() >= end:
+            said = what if isinstance(what, str) else what()
+            raise AssertionError(f"did not happen within {patience_s:g} s: {said}")
         time.sleep(0.05)
     return found
 
