@@ -21,6 +21,8 @@ export CHIME_HOME ?= $(CURDIR)/.chime
 # One BLAS thread: two spin against each other on a shared machine.
 export OPENBLAS_NUM_THREADS := 1
 export OMP_NUM_THREADS := 1
+# Hundreds of processes are started by tests: each would compile our sources anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-st test-llama real-model chaos lint bench lock clean venv bfcl weaviate
 .DEFAULT_GOAL := help
@@ -51,7 +53,7 @@ ifneq ($(CHIME_TEST_WEAVIATE),off)
 endif
 
 test: bfcl weaviate
-	$(BIN)/pytest -q -n 2 --dist loadfile
+	$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 
 # What needs torch has an environment of its own.
 test-st: .st-venv/ready

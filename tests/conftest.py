@@ -36,6 +36,20 @@ _APART = {
 collect_ignore = [folder for folder, (_, _, is_there) in _APART.items() if not is_there]
 
 
+#: seconds within which a server starts, on a machine that is busy with other things
+_PATIENCE_S = 120.0
+
+
+@pytest.hookimpl(trylast=True)  # after pytest has put tests of one server together
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that may take longest come first, so that no process is left alone with one of them at the end."""
+    limits_s: dict[Path, float] = {}
+    for item in items:
+        mark = item.get_closest_marker("timeout")
+        limits_s[item.path] = max(limits_s.get(item.path, 0), mark.args[0] if mark else 0)
+    items.sort(key=lambda item: -limits_s[item.path])
+
+
 @dataclass(frozen=True)
 class Server:
     """A running server."""
@@ -58,6 +72,13 @@ def _binaries() -> dict[str, str]:
     return found
 
 
+def _answers(client: redis.Redis) -> bool:
+    try:
+        return bool(client.ping())
+    except redis.ConnectionError:
+        return False
+
+
 def _started(binary: str, folder: Path) -> Iterator[Server]:
     socket = folder / "s"
     process = subprocess.Popen(
@@ -67,12 +88,10 @@ def _started(binary: str, folder: Path) -> Iterator[Server]:
     )  # fmt: skip
     client = redis.Redis(unix_socket_path=str(socket))
     try:
-        for _ in range(500):
-            try:
-                client.ping()
-                break
-            except redis.ConnectionError:
-                time.sleep(0.02)
+        end = time.monotonic() + _PATIENCE_S
+        while not _answers(client):
+            assert time.monotonic() < end, f"no answer from {binary}"
+            time.sleep(0.02)
         yield Server(url=f"unix://{socket}", binary=binary, pid=process.pid)
     finally:
         client.close()
