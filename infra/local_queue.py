@@ -1,6 +1,6 @@
 """Jobs inside one process: for `--in-process`, notebooks and tests."""
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from anyio import Event, create_task_group
 
@@ -39,6 +39,11 @@ class LocalQueue:
         self._asked[job.run] = {one: its for one, its in asked if one.episode >= attempts.folded} | {job: attempts}
         self._wake()
         return True
+
+    async def enqueue_all(self, jobs: Mapping[Job, Attempts], timeout_s: float) -> None:
+        """As `runtime.ports.JobQueue.enqueue_all`."""
+        for job, attempts in jobs.items():
+            await self.enqueue(job, timeout_s, attempts)
 
     async def asked(self, run: RunId) -> dict[Job, Attempts]:
         """What was asked for of the episodes of `run` that are not over, in this process."""

@@ -36,18 +36,26 @@ ADVANCE = "workers.jobs.advance"
 #: how long rq keeps a failed job: long enough to be looked at with rq's own tools, seconds
 FAILURE_TTL_S = 300
 
-#: KEYS job, queue, rq's set of queues, what was asked for of the run, the runs with such
-#: ARGV id, run, episode, `<first> <told>` of its attempts, episodes that are over, fields of the job.
-#: Whether it was new.
+#: For each job KEYS job, queue, rq's set of queues, what was asked for of the run, the runs with such
+#: ARGV how many follow, id, run, episode, `<first> <told>` of its attempts, episodes that are over, fields of the job.
+#: Whether each was new.
 _PUT = """
-if redis.call('EXISTS', KEYS[1]) == 1 then return 0 end
-redis.call('HSET', KEYS[1], unpack(ARGV, 6))
-redis.call('SADD', KEYS[3], KEYS[2])
-redis.call('RPUSH', KEYS[2], ARGV[1])
-redis.call('ZREMRANGEBYSCORE', KEYS[4], '-inf', '(' .. ARGV[5])
-redis.call('ZADD', KEYS[4], ARGV[3], ARGV[1] .. ' ' .. ARGV[4])
-redis.call('SADD', KEYS[5], ARGV[2])
-return 1
+local new, a = {}, 1
+for k = 1, #KEYS, 5 do
+  local following = a + 1 + ARGV[a]
+  local id, run, episode, attempts, over = unpack(ARGV, a + 1, a + 5)
+  new[#new + 1] = 1 - redis.call('EXISTS', KEYS[k])
+  if new[#new] == 1 then
+    redis.call('HSET', KEYS[k], unpack(ARGV, a + 6, following - 1))
+    redis.call('SADD', KEYS[k + 2], KEYS[k + 1])
+    redis.call('RPUSH', KEYS[k + 1], id)
+    redis.call('ZREMRANGEBYSCORE', KEYS[k + 3], '-inf', '(' .. over)
+    redis.call('ZADD', KEYS[k + 3], episode, id .. ' ' .. attempts)
+    redis.call('SADD', KEYS[k + 4], run)
+  end
+  a = following
+end
+return new
 """
 
 _T = TypeVar("_T")
@@ -132,7 +140,13 @@ class RqQueue:
 
         One entry whatever happens to replies; where the reply to the first try was lost, False is the answer.
         """
-        return await self._call(lambda: self._enqueue(job, timeout_s, attempts))
+        (is_new,) = await self._call(lambda: self._enqueue({job: attempts}, timeout_s))
+        return is_new
+
+    async def enqueue_all(self, jobs: Mapping[Job, Attempts], timeout_s: float) -> None:
+        """As `runtime.ports.JobQueue.enqueue_all`: one command. One that has failed is queued again."""
+        if jobs:
+            await self._call(lambda: self._enqueue(jobs, timeout_s))
 
     async def asked(self, run: RunId) -> dict[Job, Attempts]:
         """As `runtime.ports.JobQueue.asked`."""
@@ -211,16 +225,28 @@ class RqQueue:
         with our_errors(self._where):
             return await to_thread.run_sync(call, limiter=self._thread)
 
-    def _enqueue(self, job: Job, timeout_s: float, attempts: Attempts) -> bool:
-        queue = self._queues[job.kind]
-        if self._put(queue, job, timeout_s, attempts):
-            return True
-        # rq knows the id: a job that waits or runs, or one that failed, or died with its worker. Where it is put in
-        # anew and is there again, another coordinator was faster.
-        return not remove_unheld(queue, self._prefix, [job_id(job)]) and self._put(queue, job, timeout_s, attempts)
+    def _enqueue(self, jobs: Mapping[Job, Attempts], timeout_s: float) -> list[bool]:
+        new = self._put(jobs, timeout_s)
+        for place, (job, attempts) in enumerate(jobs.items()):
+            # rq knows the id: a job that waits or runs, or one that failed, or died with its worker. Where it is put in
+            # anew and is there again, another coordinator was faster.
+            if not new[place] and not remove_unheld(self._queues[job.kind], self._prefix, [job_id(job)]):
+                (new[place],) = self._put({job: attempts}, timeout_s)
+        return new
 
-    def _put(self, queue: Queue, job: Job, timeout_s: float, attempts: Attempts) -> bool:
-        """The job in rq's own form, in one step, unless its id is known; whether it was not."""
+    def _put(self, jobs: Mapping[Job, Attempts], timeout_s: float) -> list[bool]:
+        """Each job, in one step, unless its id is known; whether it was not."""
+        keys, arguments = list[str](), list[Any]()
+        for job, attempts in jobs.items():
+            made = self._made(job, timeout_s)
+            fields = [part for pair in made.to_dict(include_meta=False).items() for part in pair]
+            keys += [made.key, self._queues[job.kind].key, Queue.redis_queues_keys, *self._asked_keys(job.run)]
+            head = [made.id, job.run, job.episode, f"{attempts.first} {attempts.told}", attempts.folded]
+            arguments += [len(head) + len(fields), *head, *fields]
+        return [bool(one) for one in self._script(keys=keys, args=arguments)]
+
+    def _made(self, job: Job, timeout_s: float) -> RqJob:
+        """The job in rq's own form."""
         made = RqJob.create(
             self._function,
             args=[job.kind, job.run, job.episode, job.attempt],
@@ -231,14 +257,11 @@ class RqQueue:
             failure_ttl=FAILURE_TTL_S,
             description=f"{job.kind} {job.run}/episode-{job.episode}",
             id=job_id(job),
-            origin=queue.name,
+            origin=self._queues[job.kind].name,
             serializer=JSONSerializer,
         )
         made.enqueued_at = now()
-        fields = [part for pair in made.to_dict(include_meta=False).items() for part in pair]
-        keys = [made.key, queue.key, Queue.redis_queues_keys, *self._asked_keys(job.run)]
-        head: list[Any] = [made.id, job.run, job.episode, f"{attempts.first} {attempts.told}", attempts.folded]
-        return bool(self._script(keys=keys, args=[*head, *fields]))
+        return made
 
     def _asked_keys(self, run: RunId) -> list[str]:
         return [asked_key(self._prefix, run), asked_runs_key(self._prefix)]

@@ -240,10 +240,11 @@ FIRST_ATTEMPTS = Attempts()
 class JobQueue(Protocol):
     """Where the conductor puts jobs; workers take them on their own."""
 
-    async def enqueue(self, job: Job, timeout_s: float, attempts: Attempts = FIRST_ATTEMPTS) -> bool:
-        """Queue `job` unless the same (kind, run, episode, attempt) waits or runs already; whether it was new.
+    async def enqueue_all(self, jobs: Mapping[Job, Attempts], timeout_s: float) -> None:
+        """Queue each of `jobs` unless the same (kind, run, episode, attempt) waits or runs already.
 
-        That it was asked for is kept in the same step, until a later call says that its episode is over.
+        That it was asked for is kept in the same step, until a later call says that its episode is over. Where this
+        fails, some of them may be queued.
         """
         ...
 

@@ -261,22 +261,27 @@ class Conductor:
         header = self._header
         if header is None or self.control not in ("running", "cancelled") or not self._begun(header):
             return
+        works: list[_Work] = []
         for one in self._due(header, folded):
             work: _Work = (one.kind, one.episode)
             is_new = episode_stream(one.episode) not in self._index
-            if work in self._outstanding or (is_new and (not begin or self.control == "cancelled")):
-                continue
-            await self._enqueue(work)
+            if work not in self._outstanding and not (is_new and (not begin or self.control == "cancelled")):
+                works.append(work)
+        await self._enqueue(works)
 
-    async def _enqueue(self, work: _Work) -> Job:
-        attempt = self._attempts.get(work, 0) + 1
-        job = self._job(work, attempt)
-        attempts = Attempts(first=self._first.get(work, 1), told=self._run_version, folded=self.progress.folded)
-        await self._queue.enqueue(job, self._timeout_s, attempts)
-        # Only now: a server that did not answer is asked again, and knows the job if it has it.
-        self._outstanding[work] = job
-        self._attempts[work] = attempt
-        return job
+    async def _enqueue(self, works: Sequence[_Work]) -> list[Job]:
+        jobs = [self._job(work, self._attempts.get(work, 0) + 1) for work in works]
+        attempts = [
+            Attempts(first=self._first.get(work, 1), told=self._run_version, folded=self.progress.folded)
+            for work in works
+        ]
+        if jobs:
+            await self._queue.enqueue_all(dict(zip(jobs, attempts, strict=True)), self._timeout_s)
+        # Only now: a server that did not answer is asked again, and knows a job if it has it.
+        for work, job in zip(works, jobs, strict=True):
+            self._outstanding[work] = job
+            self._attempts[work] = job.attempt
+        return jobs
 
     def _job(self, work: _Work, attempt: int) -> Job:
         return Job(kind=work[0], run=self._events.run, episode=work[1], attempt=attempt)
@@ -316,7 +321,7 @@ class Conductor:
             elif job.attempt - self._first.get(work, 1) + 1 >= ATTEMPTS:
                 await self._give_up(job)
             elif self.control in ("running", "cancelled"):
-                again = await self._enqueue(work)
+                (again,) = await self._enqueue([work])
                 _log.warning("job_reissued", run_id=job.run, episode=job.episode, stage=job.kind, attempt=again.attempt)
 
     async def look_for_workers(self) -> None:

@@ -113,6 +113,25 @@ async def test_the_same_job_is_queued_once(queue: TheQueue, rq: Redis) -> None:
     assert await queue.depths() == {"act": 2, "diagnose": 0}
 
 
+async def test_jobs_are_queued_together(queue: TheQueue, rq: Redis) -> None:
+    """Several jobs are one command; one that is there already is passed over, one that has failed is queued again."""
+    await queue.enqueue(act(1), 10.0)
+    await queue.enqueue(act(2), 10.0)
+    rq.lrem("rq:queue:chime-act", 1, "act-r-2-1")  # as of a worker that died with it
+    gate = Job(kind="diagnose", run=RunId("r"), episode=4)
+    before = int(rq.info("commandstats")["cmdstat_evalsha"]["calls"])  # type: ignore[index]  # a dict when sync
+    await queue.enqueue_all({act(t): Attempts(folded=1) for t in (0, 1, 3)} | {gate: Attempts(told=5)}, 10.0)
+    assert int(rq.info("commandstats")["cmdstat_evalsha"]["calls"]) == before + 1  # type: ignore[index]  # as above
+    await queue.enqueue_all({act(2): Attempts()}, 10.0)
+    await queue.enqueue_all({}, 10.0)
+    waiting = [b"act-r-1-1", b"act-r-0-1", b"act-r-3-1", b"act-r-2-1"]
+    assert rq.lrange("rq:queue:chime-act", 0, -1) == waiting
+    assert rq.lrange("rq:queue:chime-diagnose", 0, -1) == [b"diagnose-r-4-1"]
+    job = RqJob.fetch("act-r-3-1", connection=rq, serializer="json")
+    assert (job.args, job.description) == (["act", "r", 3, 1], "act r/episode-3")
+    assert (await queue.asked(RunId("r")))[gate] == Attempts(told=5)
+
+
 async def test_kinds_have_queues_of_their_own(queue: TheQueue, rq: Redis) -> None:
     """Acting on and diagnosing one episode wait in two queues."""
     await queue.enqueue(act(), 10.0)
@@ -127,14 +146,14 @@ async def test_a_lost_reply_leaves_one_entry(queue: TheQueue, rq: Redis, monkeyp
 
     def lose_one(self: Any, *args: Any, **kwargs: Any) -> Any:
         reply = original(self, *args, **kwargs)
-        if reply == 1 and not lost:
+        if reply == [1] and not lost:
             lost.append(reply)
             self.disconnect()
             raise RedisConnectionError("reply lost")
         return reply
 
     before = int(rq.info("commandstats")["cmdstat_evalsha"]["calls"])  # type: ignore[index]  # a dict when sync
-    # Only the script answers 1 after the queue's key was added once before.
+    # Only the script answers a list, of one job that is new.
     monkeypatch.setattr(AbstractConnection, "read_response", lose_one)
     await queue.enqueue(act(), 10.0)
     monkeypatch.undo()

@@ -1,6 +1,6 @@
 """The conductor: what it enqueues, what it gives up, and what it says in the log."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,11 +31,10 @@ class Queue:
     refusal: str | None = None
     counted: dict[Job, Attempts] = field(default_factory=dict)
 
-    async def enqueue(self, job: Job, timeout_s: float, attempts: Attempts = FIRST_ATTEMPTS) -> bool:
-        self.jobs.append(job)
+    async def enqueue_all(self, jobs: Mapping[Job, Attempts], timeout_s: float) -> None:
+        self.jobs += jobs
         self.timeouts.add(timeout_s)
-        self.counted[job] = attempts
-        return True
+        self.counted |= jobs
 
     async def asked(self, run: RunId) -> dict[Job, Attempts]:
         return self.counted

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from copy import copy
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
 from typing import Any, NoReturn, TypeVar
 
@@ -30,7 +31,6 @@ from infra.leases import LEASE_S
 from infra.list_log import PAGE
 from runtime.errors import EnvironmentCrashed, MissingBlob, StoreAway
 from runtime.ports import (
-    FIRST_ATTEMPTS,
     Appended,
     Attempts,
     CallKey,
@@ -272,10 +272,11 @@ class QueueClient:
     def __init__(self, process: Process) -> None:
         self._process, self._queue = process, process.server.queue
 
-    async def enqueue(self, job: Job, timeout_s: float, attempts: Attempts = FIRST_ATTEMPTS) -> bool:
+    async def enqueue_all(self, jobs: Mapping[Job, Attempts], timeout_s: float) -> None:
         del timeout_s
-        self._acts("enqueue", job)
-        return await self._process.call("queue.enqueue", lambda: self._queue.enqueue(job, attempts))
+        for job, attempts in jobs.items():
+            self._acts("enqueue", job)
+            await self._process.call("queue.enqueue", partial(self._queue.enqueue, job, attempts))
 
     async def asked(self, run: RunId) -> dict[Job, Attempts]:
         del run
