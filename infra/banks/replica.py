@@ -80,6 +80,16 @@ class Versions:
         Raises:
             Mismatch: older than the versions held: nobody in the run may read it any more.
         """
+        if (banks := await self._reached(version)) is None:
+            await self._read_anew(version)
+            banks = await self._reached(version)
+        if banks is None:
+            oldest = self._window.oldest if self._window is not None else 0
+            raise Mismatch(f"bank version {version} of run {self._log.run} is gone; the oldest held is {oldest}")
+        return banks
+
+    async def _reached(self, version: BankVersion) -> Banks | None:
+        """The banks at `version`, once the log is there; None where they are not held any more."""
         while self._state.banks.version < version or self._state.header is None:
             await self._catch_up()
             if self._state.banks.version < version:
@@ -87,11 +97,16 @@ class Versions:
                 with suppress(VersionGap):
                     await self._log.wait(self._state.position, _PATIENCE_S)
         assert self._window is not None  # noqa: S101 - made with the header, which was read above
-        banks = self._window.at(version)
-        if banks is None:
-            oldest = self._window.oldest
-            raise Mismatch(f"bank version {version} of run {self._log.run} is gone; the oldest held is {oldest}")
-        return banks
+        return self._window.at(version)
+
+    async def _read_anew(self, version: BankVersion) -> None:
+        """Who asks for a version that is too old may be right: newer ones may be made from what the server has lost."""
+        async with self._reading:
+            if self._window is not None and self._window.at(version) is None:
+                reason = f"version {version} is asked for, the oldest held is {self._window.oldest}"
+                _log.warning("replica_reset", run_id=self._log.run, reason=reason)
+                self._forget()
+                await self._read_on()
 
     async def parameters(self) -> Parameters:
         """Of the run's policy."""
