@@ -83,6 +83,14 @@ def test_one_thread_for_linear_algebra(tmp_path):
         assert done.stdout.split()[-1] == threads
 
 
+def test_every_noun_alone_does_something():
+    """Its default is one of its commands, and `list` where it has one."""
+    for entry in TREE.values():
+        if isinstance(entry, Noun):
+            assert entry.default in entry.verbs
+            assert "list" not in entry.verbs or entry.default == "list"
+
+
 def test_bare_noun_is_list():
     """A noun alone, or with options only, means its default verb."""
     entry = TREE["config"]

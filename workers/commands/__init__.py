@@ -23,7 +23,7 @@ class Noun:
 
     help: str
     verbs: Mapping[str, Verb]
-    default: str | None = "list"
+    default: str = "list"
 
 
 TREE: Mapping[str, Verb | Noun] = {
@@ -117,6 +117,7 @@ TREE: Mapping[str, Verb | Noun] = {
     "model": Noun(
         "A model without a network, and what any endpoint can do.",
         {
+            "list": Verb("workers.commands.model_list", "list_models", "List the configured model of each role."),
             "rehearse": Verb("workers.commands.model", "rehearse", "Serve the rehearsal model on loopback."),
             "probe": Verb(
                 "workers.commands.model_probe",
@@ -127,7 +128,6 @@ TREE: Mapping[str, Verb | Noun] = {
                 "workers.commands.model", "score_gate", "Score a gate's labels against the planted truth."
             ),
         },
-        default=None,
     ),
     "ops": Noun(
         "Look after a server: queues, workers, dead letters.",

@@ -166,3 +166,25 @@ def test_score_gate_without_anything_to_score(
     assert "bad.jsonl, line 1" in chime.err
     chime("model", "score-gate", "none-such", "--truth", "other.jsonl", code=2)
     assert "no run" in chime.err
+
+
+def test_the_models_of_the_roles_are_listed(chime, monkeypatch):
+    """The bare noun shows what each role would be asked with, whether its key is there, and no secret."""
+    monkeypatch.setenv("THE_KEY", "sk-secret-of-mine")
+    (Path.cwd() / "chime.toml").write_text(
+        '[models]\nmodel = "a"\nbase_url = "http://me:hidden@127.0.0.1:1/v1"\napi_key_env = "THE_KEY"\n'
+        '[roles.gate]\nmodel = "b"\napi_key_env = "OTHER"\n[prices."b"]\ninput = 0.5\noutput = 2\n'
+    )
+    rows = {one["role"]: one for one in chime.json("model")["data"]}
+    assert [(rows[role]["model"], rows[role]["key_set"]) for role in ("planner", "executor", "gate")] == [
+        ("a", True), ("a", True), ("b", False),
+    ]  # fmt: skip
+    assert rows["gate"]["price"] == {"input": 0.5, "output": 2}
+    out = chime("model")
+    assert "THE_KEY (set)" in out
+    assert "input 0.5, output 2" in out
+    assert "hidden" not in out + json.dumps(rows)
+    assert "secret" not in out + json.dumps(rows)
+    Path("chime.toml").unlink()
+    chime("model")
+    assert "--model and --base-url" in chime.err
