@@ -11,7 +11,7 @@ from events.errors import BadInput
 from events.ids import PROJECTOR_STREAM, episode_of, episode_stream
 from events.kinds import AnyEvent, Diagnosed, Executed, Folded, Planned, Retrieved, Scored
 from events.log import Recorded
-from infra.calls import CallRecord, answer_of, calls_of, messages_of
+from infra.calls import CallRecord, UnreadableCall, answer_of, calls_of, messages_of
 from runtime.calls import call_usage
 from runtime.gate import MEANT
 from runtime.ports import ChatAnswer
@@ -48,7 +48,11 @@ def list_episodes(invocation: Invocation, run: str | None, failed: bool, label: 
             async for page in source.log.pages(START):
                 for recorded in page:
                     rows.feed(recorded)
-        return rows.done()
+            done = rows.done()
+            for row in done:
+                if row.abandoned:
+                    row.calls = await _asked(source, row)
+        return done
 
     shown = [
         row
@@ -67,6 +71,17 @@ def list_episodes(invocation: Invocation, run: str | None, failed: bool, label: 
         [_cells(row) for row in shown],
         empty="no episodes",
     )  # fmt: skip
+
+
+async def _asked(source: Source, row: EpisodeRow) -> int:
+    """Calls of an episode whose stage has left no event to count them in: those that are on record."""
+    if source.calls is None:
+        return row.calls
+    try:
+        records = await calls_of(source.calls, source.log.run, episode_stream(row.episode))
+    except UnreadableCall:
+        return row.calls
+    return max(row.calls, len(records))
 
 
 def _cells(row: EpisodeRow) -> list[object]:

@@ -43,6 +43,9 @@ class EpisodeRow(Struct, kw_only=True):
     steps: int | None = None
     errors: int | None = None
     stop: str = ""
+    #: whether it was given up before it was scored
+    abandoned: bool = False
+    #: of its stages
     calls: int = 0
     #: chosen memories, both stages
     retrieved: int = 0
@@ -116,7 +119,7 @@ def _see(row: EpisodeRow, event: AnyEvent) -> None:
             row.problem = event.degraded or row.problem
             row.misleading = len(event.misleading)
         case Abandoned():
-            row.problem = f"abandoned in {event.stage}: {event.reason}"
+            row.abandoned, row.problem = True, f"abandoned in {event.stage}: {event.reason}"
         case _:
             pass
 

@@ -1,7 +1,8 @@
 import anyio
 import msgspec
 
-from events.ids import RunId
+from events.ids import RunId, episode_stream
+from events.kinds import Abandoned
 from infra.blobs import RedisBlobs, put_messages
 from infra.calls import CallRecord, RedisCalls
 from infra.redis_client import connected
@@ -73,3 +74,27 @@ def test_problems_are_those_that_nobody_meant(chime, uploaded, made_run):
     """An episode of a run that asks no gate is no problem for that."""
     uploaded(made_run())
     assert chime.json("episode", "list", "--problems")["data"] == []
+
+
+def test_an_abandoned_episode_counts_the_calls_that_were_made(chime, uploaded, made_run, redis_server, redis_prefix):
+    """No event counts them where the stage has left none: they are on record."""
+    made = made_run()
+    made.events.pop()
+    made.add(episode_stream(6), Abandoned(stage="planning", reason="context: too long", attempts=1))
+    uploaded(made)
+    run = RunId("made")
+
+    async def ask() -> None:
+        async with connected(redis_server.url) as redis:
+            for ordinal in (1, 2):
+                record = CallRecord(
+                    id=f"episode-6/planning/{ordinal}", role="planner", model="", usage=TokenUsage(), latency_ms=7,
+                    finish_reason="", messages="", request="", answer="", sha256="0" * 64,
+                    at="2026-01-01T00:00:00.000000Z", error="context", reason="too long",
+                )  # fmt: skip
+                await RedisCalls(redis, redis_prefix, "here").put(run, f"{record.id} 0", msgspec.json.encode(record))
+
+    anyio.run(ask)
+    *others, abandoned = chime.json("episode", "list", "made")["data"]
+    assert (abandoned["calls"], abandoned["abandoned"]) == (2, True)
+    assert {one["calls"] for one in others} == {3}
