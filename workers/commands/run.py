@@ -21,7 +21,7 @@ from workers.views.comparison import Comparison, Side
 from workers.views.comparison import compare as compared
 from workers.views.pace import pace_said
 from workers.views.runs import DAMAGED, RunRow, run_row
-from workers.views.summary import Summary, abandoned_why, summarized
+from workers.views.summary import GoesWithout, Summary, abandoned_why, summarized
 from workers.views.usage import RoleUsage, TotalUsage, completion_said, cost_said, prompt_said
 
 #: a figure of the archived part, where that is not at hand
@@ -144,9 +144,17 @@ def _facts(one: Summary) -> dict[str, object]:
         facts["budget"] = budget_said(one.spent, one.budget, {role: one.models.get(role, "") for role in ROLES})
     if one.pace:
         facts["pace"] = "; ".join(map(pace_said, one.pace))
+    if one.goes_without:
+        facts["goes without"] = "; ".join(map(_without, one.goes_without))
     if seed is not None:
         facts["seed bank"] = f"{seed['run']} at version {seed['version']}"
     return facts
+
+
+def _without(one: GoesWithout) -> str:
+    words = {True: "yes", False: "no"}
+    told = [f"{name.replace('_', ' ')}: {words.get(value, value)}" for name, value in one.abilities.items()]
+    return f"{one.model} at {one.base_url} is asked with {', '.join(told)}"
 
 
 def gate_line(figures: GateFigures | None) -> str:
@@ -208,7 +216,10 @@ def _print_usage(output: Output, one: Summary) -> None:
 @chime_command("compare", short_help="Compare two runs task by task.")
 @click.argument("first")
 @click.argument("second")
-@click.option("--flips", "limit", default=20, show_default=True, metavar="N", help="How many flipped tasks to list.")
+@click.option(
+    "--flips", "limit", type=click.IntRange(min=0), default=20, show_default=True, metavar="N",
+    help="How many flipped tasks to list.",
+)  # fmt: skip
 def compare(invocation: Invocation, first: str, second: str, limit: int) -> None:
     """Compare SECOND with FIRST (runs, export files or folders) over the tasks that both have, paired by task."""
 

@@ -30,6 +30,7 @@ from events.kinds import (
 )
 from events.log import Recorded
 from events.operations import Inserted, Merged, Pruned
+from infra.capabilities import ALL, learnt_from
 from infra.pacing import Seen
 from infra.spending import Spent
 from runtime.ports import EventLog, LogOverview, Role
@@ -55,6 +56,17 @@ _WORD_CHARS = 40
 _LABELS = ("planning", "execution", "both", "none")
 
 
+class GoesWithout(Struct, frozen=True, kw_only=True):
+    """What an endpoint's model was found not to take, and how it is asked since."""
+
+    base_url: str
+    model: str
+    #: name as in `infra.capabilities.Abilities` -> what is in its place
+    abilities: dict[str, Any]
+    #: what it said, a short line each
+    evidence: list[str]
+
+
 class Summary(Struct, frozen=True, kw_only=True):
     """A run's figures."""
 
@@ -76,6 +88,8 @@ class Summary(Struct, frozen=True, kw_only=True):
     #: recalls by `source`: `exact`, `weaviate`, `fallback`
     recalls: dict[str, int]
     models: dict[str, str]
+    #: endpoints that do not take all that is asked
+    goes_without: list[GoesWithout]
     seed_bank: dict[str, Any] | None
     #: episodes the run has in all its epochs
     episodes_total: int
@@ -153,6 +167,7 @@ class Summarizer:
     _sizes: Counter[Stage] = field(default_factory=Counter)
     _usage: dict[Role, Usage] = field(default_factory=dict)
     _budget: Budget = field(default_factory=Budget)
+    _capabilities: list[Mapping[str, Any]] = field(default_factory=list)
     _abandoned: int = 0
     _abandonments: Counter[str] = field(default_factory=Counter)
     _version: int = 0
@@ -244,6 +259,8 @@ class Summarizer:
             case Noted(topic="operational"):
                 self._store = named_store(event.facts, self._store)
                 self._budget = budget_in(event.facts, self._budget)
+            case Noted(topic="capabilities"):
+                self._capabilities.append(event.facts)
             case TasksListed():
                 self._tasks.extend(event.tasks)
             case Seeded():
@@ -316,6 +333,7 @@ class Summarizer:
             status=self.standing.status,
             reason=self.standing.reason,
             **heading(header),
+            goes_without=_goes_without(self._capabilities),
             bank_store=self._store,
             recalls={} if self.past else dict(sorted(self._recalls.items())),
             episodes=len(self._begun),
@@ -350,6 +368,17 @@ class Summarizer:
             model = str(models.get(role, {}).get("model", ""))
             rows.append(role_usage(role, model, usage, prices.get(model)))
         return rows
+
+
+def _goes_without(noted: Iterable[Mapping[str, Any]]) -> list[GoesWithout]:
+    return [
+        GoesWithout(
+            base_url=place.base_url, model=place.model, abilities=learnt.abilities.since(ALL),
+            evidence=list(learnt.evidence),
+        )
+        for place, learnt in sorted(learnt_from(noted).items())
+        if learnt.abilities != ALL
+    ]  # fmt: skip
 
 
 async def summarized(prices: Mapping[str, Price], log: EventLog) -> Summarizer:

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from redis import Redis
 
 from events.codec import canonical
-from events.ids import RunId
-from events.kinds import Evaluator, Scored
+from events.ids import RUN_STREAM, RunId
+from events.kinds import Evaluator, Noted, Scored
 from infra.redis_client import connected
 from infra.redis_log import index_key, log_key
 from workers.layers import Flags, resolve
@@ -231,3 +231,18 @@ def test_export_config(chime, uploaded, made_run, folder):
     assert got.configuration.model("gate").model == "made-model"
     assert got.origins["policy.theta_merge"].kind == "file"
     assert chime("run", "export-config").startswith("# Configuration of a run")
+
+
+def test_what_endpoints_do_not_take_is_shown(chime, uploaded, made_run):
+    """All notes of one place together, what is asked instead, and what it said."""
+    made = made_run()
+    made.versions[made.events.pop().stream] -= 1  # its end
+    place = {"base_url": "http://127.0.0.1:1/v1", "model": "made-model"}
+    for abilities, said in (({"temperature": False}, "no heat"), ({"format": "json_object"}, "no schema")):
+        made.add(RUN_STREAM, Noted(topic="capabilities", facts={**place, "abilities": abilities, "evidence": [said]}))
+    uploaded(made)
+    out = chime("run", "show", "made")
+    assert "made-model at http://127.0.0.1:1/v1 is asked with format: json_object, temperature: no" in out
+    assert chime.json("run", "show", "made")["data"]["goes_without"] == [
+        {**place, "abilities": {"format": "json_object", "temperature": False}, "evidence": ["no heat", "no schema"]}
+    ]
