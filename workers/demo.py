@@ -227,7 +227,8 @@ async def _begun(
     runs: dict[str, RunId] = {}
     stamp = f"{datetime.now(UTC):%m%d-%H%M%S}"
     choice = Choice(environment=plan.environment, tasks=tuple(tasks), labels=(LABEL, "demo"))
-    for arm, (policy, frozen) in ARMS.items():
+    # The last one that is begun is the newest run, which every command takes where none is named.
+    for arm, (policy, frozen) in reversed(list(ARMS.items())):
         own = msgspec.structs.replace(
             configuration,
             models=models,
@@ -239,7 +240,7 @@ async def _begun(
         await made.prompts.store(there.blobs, run)
         await begin(there.store.open(run), made.head)
         runs[arm] = run
-    return runs
+    return {arm: runs[arm] for arm in ARMS}
 
 
 class _Deadline:
