@@ -22,6 +22,9 @@ R = TypeVar("R")
 #: what a command returns: nothing, or its exit code
 Code = int | None
 
+#: a number of things of which there must be some
+AT_LEAST_ONE = click.IntRange(min=1)
+
 
 @dataclass(frozen=True)
 class Invocation:

@@ -1,6 +1,7 @@
 """A run's header as a chime.toml that starts the same run again."""
 
 import json
+import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any, get_args
 
@@ -64,8 +65,37 @@ def _head(header: RunStarted) -> str:
     ]
     if header.seed_bank is not None:
         lines.append(f"# seed bank: {header.seed_bank.run}@{header.seed_bank.version}")
+    lines.append(f"# begin another one beside this file: {shlex.join(_command(header))}")
     # A log may come from anywhere: a comment stays on its line.
     return "\n".join(map(printable, lines)) + "\n"
+
+
+def _command(header: RunStarted) -> Iterator[str]:
+    """The command whose arguments say what is no setting. Tasks that were named one by one are not among them."""
+    config = header.config
+    yield from ("chime", "run", "start", str(config.environment.get("name", "")))
+    for domain in config.environment.get("domains", []):
+        yield from ("--domain", str(domain))
+    if (limit := config.protocol.get("limit")) is not None:
+        yield from ("--limit", str(limit))
+    if config.protocol.get("part") == "eval" and config.protocol.get("name") != "all":
+        yield from ("--part", "eval")
+    if config.ordering.get("by") == "canonical":
+        yield from ("--ordering", "canonical")
+    if header.seed_bank is not None:
+        yield from ("--seed-bank", f"{header.seed_bank.run}@{header.seed_bank.version}")
+    if config.frozen:
+        yield "--frozen"
+    for name, value in _leaves(config.environment.get("options", {})):
+        yield from ("--env-option", f"{name}={json.dumps(value, ensure_ascii=False)}")
+
+
+def _leaves(options: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, object]]:
+    for name, value in options.items():
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", value
 
 
 def _known(names: tuple[str, ...], given: Mapping[str, Any]) -> dict[str, object]:

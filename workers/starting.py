@@ -1,8 +1,9 @@
 """From a configuration and a choice of tasks to the head of a run's log."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from pathlib import Path
 from secrets import token_hex
 from types import MappingProxyType
@@ -184,10 +185,17 @@ def _named(choice: Choice, tasks: Sequence[Task]) -> TaskList:
     known = {task.task_id: task for task in tasks}
     for one in choice.tasks:
         if one not in known:
-            raise BadInput(f"{choice.environment} has no task {one!r}; `chime env list --json` says what it has")
+            raise BadInput(f"{choice.environment} has no task {one!r}{_near(one, known)}")
     needed = [known[one] for one in choice.tasks]
     others = [task for task in tasks if task.preparatory]
     return task_list([*needed, *(task for task in others if task not in needed)], limit=len(needed))
+
+
+def _near(wanted: str, known: Collection[str]) -> str:
+    """Behind the name of a task that there is not: those that look like it, or a few of all."""
+    if close := get_close_matches(wanted, known, n=3):
+        return f"; did you mean {' or '.join(close)}?"
+    return f"; its {len(known)} are such as {', '.join(list(known)[:3])}"
 
 
 async def _seeds(

@@ -41,7 +41,7 @@ from workers.embedding import assert_embeds
 from workers.engine import OPERATIONAL, named, operational_of
 from workers.expectation import Expectation, expected
 from workers.header import begin, recorded_head
-from workers.invocation import Invocation, chime_command, run_async
+from workers.invocation import AT_LEAST_ONE, Invocation, chime_command, run_async
 from workers.live import LiveLine
 from workers.recording import REPLAY, assert_playable, prepare, recording_in
 from workers.resuming import refused, resumed_operational
@@ -50,6 +50,13 @@ from workers.starting import Beginning, Choice, beginning, new_run_id
 from workers.views.at_hand import NOT_AT_HAND, summarized_at_hand
 from workers.views.standing import Standing
 from workers.views.summary import Summary, abandoned_why
+
+#: what a reset is told anyway -> where it comes from
+_RESERVED = {
+    "max_steps": "is a setting: -s episode.max_steps=N",
+    "max_errors": "is a setting: -s episode.max_errors=N",
+    "artifacts": "is what earlier tasks have left behind",
+}
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -68,8 +75,12 @@ class Ended(Struct, frozen=True, kw_only=True):
 _OPTIONS = (
     click.option("--in-process", is_flag=True, help="Everything in this process: no workers, no rq."),
     click.option("--slots", type=int, metavar="N", help="Episodes at once in one worker process (run.slots)."),
-    click.option("--processes", type=int, default=1, show_default=True, metavar="N", help="Act worker processes."),
-    click.option("--hosts", type=int, metavar="N", help="Environment processes at once (default: as many as slots)."),
+    click.option(
+        "--processes", type=AT_LEAST_ONE, default=1, show_default=True, metavar="N", help="Act worker processes."
+    ),
+    click.option(
+        "--hosts", type=AT_LEAST_ONE, metavar="N", help="Environment processes at once (default: as many as slots)."
+    ),
     click.option("--bank", metavar="NAME", help="Where recalls come from: replica or weaviate (bank.store)."),
     click.option("--base-url", metavar="URL", help="Endpoint of every role (models.base_url)."),
     click.option("--api-key-env", metavar="NAME", help="Variable that holds the key (models.api_key_env)."),
@@ -93,9 +104,9 @@ def _driving(function: F) -> F:
 @click.argument("environment")
 @click.option("--domain", "domains", multiple=True, metavar="NAME", help="A domain of the benchmark; repeatable.")
 @click.option("--task", "tasks", multiple=True, metavar="ID", help="This task; repeatable.")
-@click.option("--limit", type=int, metavar="N", help="At most this many tasks.")
+@click.option("--limit", type=AT_LEAST_ONE, metavar="N", help="At most this many tasks.")
 @click.option("--protocol", type=click.Choice(["all", "table1", "text"]), help="How tasks are split (run.protocol).")
-@click.option("--part", type=click.Choice(["train", "eval"]), default="train", show_default=True, help="Of the split.")
+@click.option("--part", type=click.Choice(["train", "eval"]), help="Of the split (default: train).")
 @click.option("--ordering", metavar="SEED", help="Order by hash under this seed, or canonical (run.ordering_seed).")
 @click.option("--model", metavar="NAME", help="Model of every role (models.model).")
 @click.option("--role", "roles", multiple=True, metavar="ROLE=MODEL", help="Another model for one role.")
@@ -108,6 +119,10 @@ def _driving(function: F) -> F:
 @click.option("--seed-bank", metavar="RUN@VERSION", help="Begin with that bank.")
 @click.option("--frozen", is_flag=True, help="Read version 0 throughout, ask no gate, learn nothing.")
 @click.option("--prompt", "prompts", multiple=True, metavar="NAME=FILE", help="Your own text for a prompt.")
+@click.option(
+    "--env-option", "options", multiple=True, metavar="A.B=VALUE",
+    help="Told to the environment at every reset, as JSON or text; recorded, so no place for keys.",
+)  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Say what would run and what it may cost; start nothing.")
 @_driving
 def start(invocation: Invocation, **given: Any) -> int:
@@ -117,17 +132,21 @@ def start(invocation: Invocation, **given: Any) -> int:
     the run can be resumed.
     """
     invocation = _with_flags(invocation, given)
+    protocol = given["protocol"] or invocation.configuration.run.protocol
+    if given["part"] is not None and protocol == "all":
+        raise BadInput(f"--part {given['part']}: protocol all has no parts; give --protocol table1 or text")
     choice = Choice(
         environment=given["environment"],
         domains=given["domains"],
         tasks=given["tasks"],
-        protocol=given["protocol"] or invocation.configuration.run.protocol,
-        part=given["part"],
+        protocol=protocol,
+        part=given["part"] or "train",
         ordering=_ordering(given["ordering"], invocation.configuration.run.ordering_seed),
         limit=given["limit"],
         frozen=given["frozen"],
         seed_bank=given["seed_bank"],
         prompts={name: Path(file) for name, file in _pairs(given["prompts"], "--prompt").items()},
+        options=_options(given["options"]),
     )
     run = run_id(given["name"]) if given["name"] else new_run_id(choice.environment)
     assert_sole_owner()
@@ -205,6 +224,40 @@ def _pairs(given: tuple[str, ...], flag: str) -> dict[str, str]:
             raise BadInput(f"{flag} {word}: expected NAME=VALUE")
         pairs[name] = value
     return pairs
+
+
+def _options(given: tuple[str, ...]) -> dict[str, Any]:
+    """`A.B=VALUE` words as nested options; a value that is no JSON is text.
+
+    Raises:
+        BadInput: a name without its form, one that Chime sets itself, or a value that is no text.
+    """
+    options: dict[str, Any] = {}
+    for word in given:
+        name, sign, value = word.partition("=")
+        *above, last = name.split(".")
+        if not sign or not all((*above, last)):
+            raise BadInput(f"--env-option {word}: expected A.B=VALUE, such as retrieval.corpus=/data/pages.jsonl")
+        if (reserved := _RESERVED.get((*above, last)[0])) is not None:
+            raise BadInput(f"--env-option {name}: {reserved}")
+        inner = options
+        for part in above:
+            inner = inner.setdefault(part, {})
+            if not isinstance(inner, dict):
+                raise BadInput(f"--env-option {name}: {part} has a value already")
+        if last in inner:
+            raise BadInput(f"--env-option {name}: has a value already")
+        inner[last] = _option(name, value)
+    return options
+
+
+def _option(name: str, value: str) -> Any:
+    try:
+        return msgspec.json.decode(value.encode())
+    except msgspec.DecodeError:
+        return value
+    except UnicodeEncodeError:
+        raise BadInput(f"--env-option {name}: is not UTF-8") from None
 
 
 async def _expected(invocation: Invocation, choice: Choice) -> tuple[Beginning, Expectation]:

@@ -11,7 +11,7 @@ from infra.redis_server import embedded_server_sync
 from infra.telemetry import configure
 from runtime.ports import JobKind
 from workers.host import Advance, HostWorker
-from workers.invocation import Invocation, chime_command
+from workers.invocation import AT_LEAST_ONE, Invocation, chime_command
 from workers.jobs import serving
 from workers.processes import end_with_parent
 from workers.version import VERSION
@@ -20,8 +20,13 @@ from workers.version import VERSION
 @chime_command("worker", short_help="Take jobs of one kind: act or diagnose.")
 @click.argument("kind", type=click.Choice(["act", "diagnose"]))
 @click.option("--slots", type=int, metavar="N", help="Episodes at once in this process (run.slots).")
-@click.option("--hosts", type=int, metavar="N", help="Environment processes at once (default: as many as slots).")
-@click.option("--grace", default=30.0, show_default=True, metavar="SECONDS", help="How long SIGTERM lets jobs finish.")
+@click.option(
+    "--hosts", type=AT_LEAST_ONE, metavar="N", help="Environment processes at once (default: as many as slots)."
+)
+@click.option(
+    "--grace", type=click.FloatRange(min=0), default=30.0, show_default=True, metavar="SECONDS",
+    help="How long SIGTERM lets jobs finish.",
+)  # fmt: skip
 @click.option("--burst", is_flag=True, help="End when the queue is empty.")
 @click.option("--with-parent", is_flag=True, help="End when standard input closes.")
 def worker(
@@ -40,7 +45,7 @@ def worker(
     """
     if with_parent:
         end_with_parent()
-    settings = invocation.configuration
+    settings = invocation.with_flags({"run.slots": ("--slots", slots)}).configuration
     log = settings.log
     configure(
         json=None if log.format == "auto" else log.format == "json",
@@ -49,7 +54,7 @@ def worker(
         version=VERSION,
     )
     home, redis = invocation.home(), settings.redis
-    many = slots or settings.run.slots
+    many = settings.run.slots
 
     @asynccontextmanager
     async def lifespan() -> AsyncIterator[Advance]:
