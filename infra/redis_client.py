@@ -156,7 +156,8 @@ class our_errors:  # noqa: N801 - it reads as a function; a generator costs more
     Raises:
         WrongType: a key of another type.
         ServerFull: writes are refused.
-        BadInput: user, password or rights are refused, or the server's certificate is not trusted.
+        BadInput: user, password or rights are refused, the server's certificate is not trusted, or the server cannot do
+            what it is asked.
         StoreAway: anything else.
     """
 
@@ -195,7 +196,18 @@ def _ours(where: str, error: RedisError | OSError) -> ChimeError:
 #: what Redis and Valkey put around the error of a command inside a script
 _SCRIPT = re.compile(
     r"(?:ERR )?Error running script \(call to f_[0-9a-f]{40}\): |@?user_script: ?\d+: "
-    r"|\.? script: [0-9a-f]{40}, on @user_script: ?\d+\.?"
+    r"|\.? script: (?:[0-9a-f]{40}, )?on @user_script: ?\d+\.?"
+)
+
+
+#: what a server says that is on its way up, elsewhere or back, from a script of ours too
+_PASSES = re.compile(
+    r"\b(?:LOADING|BUSY|TRYAGAIN|CLUSTERDOWN|READONLY|MASTERDOWN|NOREPLICAS|MOVED|ASK|UNKILLABLE)\b"
+    r"|max number of clients"
+)
+#: and what it says every time
+_CANNOT = re.compile(
+    r"(?:ERR )?(?:unknown (?:sub)?command|wrong number of arguments|syntax error|(?:\S+ )?value is not)", re.IGNORECASE
 )
 
 
@@ -205,13 +217,16 @@ def without_script(message: str) -> str:
 
 
 def _of_response(where: str, message: str) -> ChimeError:
-    message = without_script(message)
+    is_scripts, message = _SCRIPT.search(message) is not None, without_script(message)
     if "WRONGTYPE" in message:
         return WrongType(f"a key of ours on Redis at {where} holds another type; is the prefix used by something else?")
     if message.startswith(("OOM", "MISCONF")) or "maxmemory" in message or "No space left" in message:
         return ServerFull(f"Redis at {where} refuses writes: {message}")
     if message.startswith(("NOPERM", "NOAUTH", "WRONGPASS")):
         return BadInput(f"Redis at {where} refuses: {message}")
+    if _PASSES.search(message) is None and (is_scripts or _CANNOT.match(message)):
+        told = f"Redis at {where} cannot do what it is asked: {message}"
+        return BadInput(f"{told}; does something else write under the prefix, or is it no Redis?")
     return StoreAway(f"Redis at {where} answers: {message}")
 
 

@@ -16,9 +16,10 @@ from events.ids import Position, RunId, StreamId, Version
 from events.kinds import Noted
 from infra.blobs import RedisBlobs
 from infra.clock import SystemClock
-from infra.redis_client import client, connected, durability, our_errors, redacted
+from infra.redis_client import Script, client, connected, durability, our_errors, redacted
 from infra.redis_log import RedisLogStore
 from infra.rq_queue import RqQueue
+from runtime.errors import StoreAway
 from runtime.ports import Appended, Job, Origin
 
 RUN = RunId("r-1")
@@ -107,7 +108,7 @@ async def test_a_server_that_wants_a_user_refuses_an_address_without_one(
                 url = f"rediss://{address}/0?ssl_ca_certs={CA}" if encrypted else each_redis_server.url
                 async with connected(url) as refused:
                     for ask in (lambda: durability(refused, "here"), lambda: _hget(refused)):
-                        with anyio.fail_after(30), pytest.raises(BadInput, match="refuses the user or password"):
+                        with anyio.fail_after(120), pytest.raises(BadInput, match="refuses the user or password"):
                             await ask()
         finally:
             redis.acl_setuser("default", enabled=True)
@@ -116,6 +117,35 @@ async def test_a_server_that_wants_a_user_refuses_an_address_without_one(
 async def _hget(redis: Any) -> None:
     with our_errors("here"):
         await redis.hget("key", "field")
+
+
+@pytest.mark.parametrize(
+    ("script", "error"),
+    [
+        ("return 1 + {}", BadInput),
+        ("return redis.call('INCRBY', KEYS[1], 'x')", BadInput),
+        ("return redis.call('NONSENSE', KEYS[1])", BadInput),
+        ("return redis.error_reply('TRYAGAIN a slot is on its way')", StoreAway),
+        ("return redis.error_reply('READONLY You can not write against a read only replica.')", StoreAway),
+        ("return redis.error_reply('LOADING the dataset')", StoreAway),
+    ],
+)
+async def test_what_a_server_can_never_do_is_not_waited_for(
+    each_redis_server: Any, redis_prefix: str, script: str, error: type[ChimeError]
+) -> None:
+    """An error of a script says so at once; a server that is on its way back is away."""
+    async with connected(each_redis_server.url, retries=0) as redis:
+        with pytest.raises(error) as caught, our_errors("here"):
+            await Script(script).run(redis, [f"{redis_prefix}:key"], [])
+    assert "user_script" not in str(caught.value)
+
+
+@pytest.mark.parametrize("command", [("NONSENSE",), ("GET",), ("INCRBY", "key", "x")])
+async def test_a_command_that_a_server_can_never_do(each_redis_server: Any, command: tuple[str, ...]) -> None:
+    """Likewise: it is no Redis, or no new one."""
+    async with connected(each_redis_server.url) as redis:
+        with pytest.raises(BadInput, match="cannot do what it is asked"), our_errors("here"):
+            await redis.execute_command(*command)
 
 
 async def test_keys_that_are_not_ours_are_refused(each_redis_server: Any, redis_prefix: str, user: str) -> None:
@@ -174,7 +204,7 @@ async def test_many_runs_are_waited_on_at_once(redis_server: Any, redis_prefix: 
         async with anyio.create_task_group() as tasks:
             for number in range(150):
                 tasks.start_soon(store.open(RunId(f"r-{number}")).wait, Position(0), 30.0)
-            with anyio.fail_after(30):
+            with anyio.fail_after(120):
                 while (await redis.info("clients"))["blocked_clients"] < 150:  # noqa: ASYNC110 - the server's state
                     await anyio.sleep(0.01)
             assert await store.runs() == []
