@@ -82,6 +82,8 @@ class Conductor:
         #: the last attempt of each work in the open window, and the first since somebody asked for fresh ones
         self._attempts: dict[_Work, int] = {}
         self._first: dict[_Work, int] = {}
+        #: asked for by a coordinator before this one, and not again since
+        self._inherited: set[_Work] = set()
         #: t (None: every episode) -> version of the event that asked for fresh attempts last
         self._asked_afresh: dict[int | None, int] = {}
         #: how often in a row no worker could serve the run
@@ -238,7 +240,7 @@ class Conductor:
 
     async def take_over(self) -> None:
         """Go on from what was asked for before, by whomever: attempts are counted over all conductors of the run."""
-        self._outstanding, self._attempts, self._first = {}, {}, {}
+        self._outstanding, self._attempts, self._first, self._inherited = {}, {}, {}, set()
         header, found = self._header, dict[_Work, tuple[int, Attempts]]()
         for job, attempts in (await self._queue.asked(self._events.run)).items():
             known = found.get((job.kind, job.episode))
@@ -255,6 +257,7 @@ class Conductor:
             self._first[work] = attempts.first if attempts.told >= afresh else attempt + 1
             # Whether somebody still has it is asked with the others.
             self._outstanding[work] = self._job(work, attempt)
+            self._inherited.add(work)
 
     async def enqueue_due(self, folded: int, *, begin: bool = True) -> None:
         """Put every job that is due and not outstanding into its queue; without `begin`, of no episode that is new."""
@@ -322,7 +325,10 @@ class Conductor:
                 await self._give_up(job)
             elif self.control in ("running", "cancelled"):
                 (again,) = await self._enqueue([work])
-                _log.warning("job_reissued", run_id=job.run, episode=job.episode, stage=job.kind, attempt=again.attempt)
+                # One that another coordinator asked for ended with that coordinator's workers: no news to anybody.
+                say = _log.info if work in self._inherited else _log.warning
+                self._inherited.discard(work)
+                say("job_reissued", run_id=job.run, episode=job.episode, stage=job.kind, attempt=again.attempt)
 
     async def look_for_workers(self) -> None:
         """Stop a run that every live worker refuses: other code, benchmark or embedder."""

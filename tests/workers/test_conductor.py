@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+import structlog
 from msgspec.structs import replace
 
 from events.codec import content_sha256, decode, decode_as, draft
@@ -171,6 +172,18 @@ async def test_lost_jobs_are_reissued(stage: Stage):
     await stage.round()
     await stage.conductor.reissue(lost)
     assert stage.queue.taken() == [("act", 1, 2)]
+
+
+async def test_only_a_job_that_is_lost_while_we_look_is_a_warning(stage: Stage):
+    """What a coordinator before us asked for ended with its workers, as everybody knows who resumes a run."""
+    await stage.begin()
+    await stage.round()
+    await stage.taken_over()
+    with structlog.testing.capture_logs() as told:
+        for attempt in (1, 2):
+            stage.queue.gone = {Job(kind="act", run=stage.log.run, episode=0, attempt=attempt)}
+            await stage.conductor.reissue(await stage.conductor.lost())
+    assert [(one["event"], one["log_level"]) for one in told] == [("job_reissued", "info"), ("job_reissued", "warning")]
 
 
 async def give_up(stage: Stage, kind: Any, t: int) -> None:
