@@ -75,12 +75,13 @@ async def _reembed(invocation: Invocation, run: str | None, at: str | None, new:
         embedders.opened(settings.name, settings.given(), around) as embedder,
         server(invocation, making=True) as there,
     ):
-        origin = await recorded_head(source.log)
-        _assert_other(source.log.run, origin, await embedder.identify())
-        if origin.started.prompts and source.blobs is None:  # said before minutes of embedding, not after them
-            raise BadInput("this export has no blobs beside it; export it with --with-blobs")
+        # What can be said at once is said before anybody is asked for a vector.
+        origin, version = await recorded_head(source.log), version_at(at, await newest_version(source.log))
         target = run_id(new) if new else _named(source.log.run, settings.name)
-        banks = await banks_at(source.log, version_at(at, await newest_version(source.log)))
+        if origin.started.prompts and source.blobs is None:
+            raise BadInput("this export has no blobs beside it; export it with --with-blobs")
+        _assert_other(source.log.run, origin, await embedder.identify())
+        banks = await banks_at(source.log, version)
         rows = thresholds(invocation.resolved, origin.started.config.policy.parameters)
         options = embedders.options(settings.name, settings.given())
         config = reembedded_config(origin.started.config, settings.name, options, rows)

@@ -141,6 +141,21 @@ def test_the_same_embedder_is_refused(chime: Any, uploaded: Any, made_run: Any) 
     assert "chime memory fork child" in chime.err
 
 
+def test_what_is_wrong_anyway_is_said_before_the_embedder_is_asked(
+    chime: Any, uploaded: Any, made_run: Any, served: EmbeddingServer
+) -> None:
+    """A version that is not there, and a name that no run can have."""
+    uploaded(made_run())
+    for words, told in (
+        (("--at", "99"), "the newest bank version of this run is"),
+        (("--at", "200%"), "--at 200%"),
+        (("--run", "a b"), "a b"),
+    ):
+        chime("memory", "reembed", MADE, *words, *chosen(served), code=2)
+        assert told in chime.err
+    assert served.texts == []
+
+
 def test_an_option_that_the_embedder_has_not_is_refused(chime: Any, uploaded: Any, made_run: Any) -> None:
     """One line names the option; nothing has begun."""
     uploaded(made_run())
