@@ -8,7 +8,7 @@ import zstandard
 #: what a compressed file begins with
 ZSTD = b"\x28\xb5\x2f\xfd"
 #: bytes read, or unpacked, at a time: few enough to be still in the processor's cache when their lines are looked at
-_CHUNK = 1 << 16
+_CHUNK = 1 << 17
 
 
 class Damaged(Exception):

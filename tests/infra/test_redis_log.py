@@ -5,6 +5,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
+from msgspec.structs import replace
 from redis.asyncio.connection import AbstractConnection
 
 from events.codec import draft
@@ -205,6 +206,25 @@ async def test_a_stream_that_was_cut_by_hand_takes_no_event(
             with pytest.raises(Mismatch, match=f"run {RUN}: its stream holds {length} events, its index counts"):
                 await put(log, *topics)
         assert await redis.xlen(key) == length
+
+
+async def test_an_entry_is_read_whatever_the_order_of_its_fields(redis_server: Any, redis_prefix: str) -> None:
+    """What another tool has copied into another order, or with a field of its own, is the same event."""
+    async with connected(redis_server.url) as redis:
+        store = RedisLogStore(redis, redis_prefix, SystemClock(), "here")
+        await put(store.open(RUN), "a", "b")
+        copied = store.open(RunId("copied"))
+        entries = await redis.xrange(log_key(redis_prefix, RUN))
+        for (name, fields), more in zip(entries, [{}, {b"more": b"1"}], strict=True):
+            turned = dict(reversed(fields.items()))
+            await redis.xadd(log_key(redis_prefix, copied.run), turned | more, id=name)
+        await redis.copy(index_key(redis_prefix, RUN), index_key(redis_prefix, copied.run))
+        for kinds in (None, frozenset({"noted"})):
+            expected = [replace(one, run=copied.run) for one in await store.open(RUN).read(Position(0), 10, kinds)]
+            assert len(expected) == 2
+            assert await copied.read(Position(0), 10, kinds) == expected
+        assert await copied.read(Position(0), 10, frozenset({"scored"})) == []
+        assert await copied.read_stream(EPISODE) == expected
 
 
 @pytest.mark.parametrize("gone", [1, 2, 150, 249])
