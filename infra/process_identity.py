@@ -3,6 +3,8 @@
 import os
 import signal
 import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,12 +66,24 @@ def pid_in(pidfile: Path) -> int | None:
 
 
 def resident_bytes(process: ProcessIdentity) -> int | None:
-    """The memory that a process holds; None where the system does not say, or it has ended."""
+    """The memory that a process and what it has started hold; None where the system does not say, or it has ended."""
+    pages = _resident_pages(process.pid)
+    return pages * os.sysconf("SC_PAGE_SIZE") if pages and process.lives else None
+
+
+def _resident_pages(pid: int) -> int:
+    """Of a process and of those beneath it; 0 where the system does not say."""
     try:
-        pages = int(Path(f"/proc/{process.pid}/statm").read_text().split()[1])
+        own = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     except (OSError, ValueError, IndexError):
-        return None
-    return pages * os.sysconf("SC_PAGE_SIZE") if process.lives else None
+        return 0
+    return own + sum(map(_resident_pages, _started_by(pid)))
+
+
+def _started_by(pid: int) -> Iterator[int]:
+    for thread in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):  # it may end meanwhile
+            yield from map(int, thread.read_text().split())
 
 
 def _by_ps(pid: int) -> ProcessIdentity | None:

@@ -25,6 +25,20 @@ def test_it_is_the_same_for_as_long_as_it_lives() -> None:
     assert not one.signal_group(signal.SIGKILL)
 
 
+def test_its_memory_is_that_of_what_it_has_started_too() -> None:
+    """A program around a server is small, and the server is not."""
+    child = "held = bytearray(64 << 20); print(flush=True); input()"
+    around = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
+    command = [sys.executable, "-c", around, child]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        one = identity_of(process.pid)
+        assert one is not None
+        assert (resident_bytes(one) or 0) > 64 << 20
+        process.communicate(b"\n")
+
+
 def test_a_name_may_be_anything(tmp_path: Path) -> None:
     """The kernel shows it in parentheses in the middle of the line."""
     odd = tmp_path / ") Z 1 ("
