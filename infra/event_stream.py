@@ -4,13 +4,13 @@
 |---|---|
 | lines that end in CR, LF or both, a byte order mark, `data:` with or without a space, over several lines | read |
 | one `data:` line after the other, without the empty line between | read |
-| comments, `event:`, `id:`, chunks without choices, empty choices, choices other than the first one | passed over |
+| comments, `id:`, events without data, chunks without choices, empty choices, further choices | passed over |
 | usage in a chunk of its own, in the last one, in each one | the last one counts |
 | a whole `message` where a `delta` belongs | takes the place of what came before |
 | pieces of a tool call: with id, index, both, neither; `index` always 0; ids or names that come again | put together |
 | no `[DONE]`, or no `finish_reason` | whole where one of the two came |
 | neither: the stream just ends | no answer |
-| an error in place of a chunk | the error, whatever came before it |
+| an error as a chunk, in a field of it or behind `event: error` | the error, whatever came before it |
 | what is no JSON | no answer |
 | far more text than the request's cap allows, a long run of white space or of one character | cut there: `length` |
 
@@ -34,6 +34,8 @@ _TIMES = 2
 _LONGEST_RUN = 2000
 
 _DONE = b"[DONE]"
+#: what stands for it: JSON has no such value
+_END = object()
 #: a byte order mark and white space
 _BLANK = b"\xef\xbb\xbf\r\n\t "
 #: what every chunk says again
@@ -208,8 +210,9 @@ class Assembly:
         self._cap = cap
         #: of a line without its end
         self._parts: list[bytes] = []
-        #: of an event without its end
+        #: of an event without its end, and what it is called
         self._lines: list[bytes] = []
+        self._name = b""
         self._content, self._reasoning, self._refusal = _Text(most), _Text(most), _Text(most)
         self._calls = _Calls(most)
         self._head: dict[str, Any] = {}
@@ -296,32 +299,38 @@ class Assembly:
         name, _, value = line.removeprefix(b"\xef\xbb\xbf").partition(b":")
         if name == b"data":
             self._lines.append(value.removeprefix(b" "))
+        elif name == b"event":
+            self._name = value.strip()
 
     def _event(self) -> None:
         """What the lines so far say together, or each by itself where a server forgets the empty line between."""
-        lines, self._lines = self._lines, []
+        lines, self._lines = [line for line in self._lines if line.strip()], []
+        is_error, self._name = self._name == b"error", b""
         if not lines:
             return
         for plain in _decoded(lines):
-            if plain is None:
+            if plain is _END:
                 self._is_done = True
             else:
-                self._chunk(plain)
+                self._chunk(plain, is_error=is_error)
             if self.is_over:
                 return
 
-    def _chunk(self, plain: object) -> None:
+    def _chunk(self, plain: object, *, is_error: bool) -> None:
         if not isinstance(plain, dict):
             raise Failed(malformed(f"a stream with a JSON {type(plain).__name__} in it"))
         self.has_begun = True
         if error := plain.get("error"):
             self._error = error
             return
+        if (is_error or plain.get("object") == "error") and not plain.get("choices"):
+            self._error = plain
+            return
         self._head = {name: plain[name] for name in _HEAD if plain.get(name)} | self._head
         self._usage = plain.get("usage") or self._usage
         choices = plain.get("choices")
         for choice in choices if isinstance(choices, list) else ():
-            if isinstance(choice, dict) and choice.get("index") in (0, None):
+            if isinstance(choice, dict) and choice.get("index") in (0, None, "0"):
                 self._choice(choice)
 
     def _choice(self, choice: dict[str, Any]) -> None:
@@ -337,6 +346,8 @@ class Assembly:
                 whole.put("")
             self._calls.calls.clear()
             self._add(message)
+        elif isinstance(choice.get("text"), str):
+            raise Failed(malformed("a stream of completions of the older kind"))
         if isinstance(finish := choice.get("finish_reason"), str) and finish:
             self._finish = finish
 
@@ -351,14 +362,14 @@ class Assembly:
 
 
 def _decoded(lines: list[bytes]) -> Iterator[object]:
-    """What `lines` hold; None for the end mark.
+    """What `lines` hold; `_END` for the end mark.
 
     Raises:
         Failed: no JSON.
     """
     together = b"\n".join(lines).strip()
     try:
-        yield None if together == _DONE else _json(together)
+        yield _END if together == _DONE else _json(together)
     except (ValueError, RecursionError) as error:
         if len(lines) < 2:
             raise Failed(

@@ -47,6 +47,8 @@ _ENDS_S = 0.25
 _UNREAD = {"x-stainless-raw-response": "stream"}
 #: what we ask not to be sent, and can read all the same
 _PACKED = frozenset({"gzip", "x-gzip", "deflate"})
+#: what some servers call a body that is not packed
+_PLAIN = frozenset({"identity", "none", "utf-8", "utf8"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -330,13 +332,17 @@ def _reader(clock: Clock) -> Callable[[httpx2.Response], Awaitable[None]]:
 
 
 async def _told(parts: AsyncIterator[bytes], call: _Call) -> str:
-    """What an error says, as far as it is read."""
+    """What an error says, as far as it is read: of one that is packed as nobody asked for its status must do."""
     call.waiting.deadline = inf
-    unpacking, body = _Unpacking(call.headers, LARGEST_ERROR), bytearray()
-    async for part in parts:
-        body += unpacking.opened(part)
-        if unpacking.is_full:
-            break
+    body = bytearray()
+    try:
+        unpacking = _Unpacking(call.headers, LARGEST_ERROR)
+        async for part in parts:
+            body += unpacking.opened(part)
+            if unpacking.is_full:
+                break
+    except Failed:
+        body.clear()
     return body[:LARGEST_ERROR].decode("utf-8", "replace")
 
 
@@ -422,11 +428,11 @@ class _Unpacking:
     """
 
     def __init__(self, headers: Mapping[str, str], most: int) -> None:
-        coding = headers.get("content-encoding", "identity").strip().lower() or "identity"
-        if coding not in _PACKED | {"identity"}:
+        coding = headers.get("content-encoding", "").strip().lower() or "identity"
+        if coding not in _PACKED | _PLAIN:
             raise Failed(malformed(f"packed as {coding[:40]}, which nobody asked for"))
         # Either of the two heads that packed bytes begin with.
-        self._unpacker = None if coding == "identity" else zlib.decompressobj(32 + zlib.MAX_WBITS)
+        self._unpacker = None if coding in _PLAIN else zlib.decompressobj(32 + zlib.MAX_WBITS)
         self.most = self._left = most
 
     @property

@@ -76,12 +76,16 @@ HELLO = events(chunk({"role": "assistant", "content": ""}), chunk({"content": "H
         events(chunk({"content": "Hel"}), {"choices": [{"message": {"content": "Hello"}, "finish_reason": "stop"}]}),
         events({"choices": [{"delta": {"content": "Hello"}, "finish_reason": "stop"}]}),
         HELLO + DONE + b"data: no JSON\n\n" + HELLO,
+        b"data:\n\ndata: \n\n" + HELLO + DONE,
+        b'event: ping\ndata: {"type": "ping"}\n\n' + HELLO + DONE,
+        events({"choices": [{"index": "0", "delta": {"content": "Hello"}, "finish_reason": "stop"}]}),
     ],
     ids=[
         "as it should be", "no end mark", "CRLF", "CR", "no space", "a byte order mark", "no end of the last line",
         "no empty lines", "no empty lines, an end mark", "several data lines", "comments", "other fields",
         "chunks without choices", "another choice", "usage behind the end", "no finish_reason", "error: null",
         "content in parts", "the whole message at the end", "no index, no id", "anything behind the end mark",
+        "events without data", "pings", "an index that is a text",
     ],
 )  # fmt: skip
 def test_an_answer_in_pieces_is_one(data: bytes) -> None:
@@ -188,8 +192,9 @@ def test_what_is_no_tool_call_is_none_with_a_name(given_: object) -> None:
         b"", b": only comments\n\n", HELLO[:-90], events(chunk({"content": "Hel"})),
         events(chunk({"content": "Hel"})) + b"data: {\n\n", b"data: no JSON\n\n", b"data: [1]\n\n" + DONE,
         b'data: "x"\n\n', b"data: \xff\xfe\n\n", b"data: " + b"[" * 100_000 + b"\n\n", HELLO[:40],
+        events(chunk({"content": "Hel"})) + b"data: null\n\n", events({"choices": [{"text": "Hello"}]}) + DONE,
     ],
-    ids=range(11),
+    ids=range(13),
 )  # fmt: skip
 def test_half_an_answer_is_none(data: bytes) -> None:
     """A stream that ends, or errs, before its answer does is a failed try."""
@@ -201,13 +206,21 @@ def test_half_an_answer_is_none(data: bytes) -> None:
 @pytest.mark.parametrize(
     "error",
     [{"error": {"message": "overloaded", "code": 503}}, {"error": "overloaded"}, chunk() | {"error": "overloaded"},
-     {"choices": [{"error": {"message": "overloaded"}, "delta": {"content": ""}}]}],
+     {"choices": [{"error": {"message": "overloaded"}, "delta": {"content": ""}}]},
+     {"object": "error", "message": "overloaded", "code": 503}],
 )  # fmt: skip
 def test_an_error_in_a_stream_is_the_answer(error: dict[str, Any]) -> None:
     """Whatever text came before and after it."""
     whole = assembled(events(chunk({"content": "Hel"}), error, chunk({"content": "lo"}), END) + DONE)
     assert "overloaded" in json.dumps(whole["error"])
     assert "choices" not in whole
+
+
+def test_an_event_that_is_called_an_error_is_one() -> None:
+    """Whatever shape it has; the next event is none for that."""
+    whole = assembled(events(chunk({"content": "Hel"})) + b'event: error\ndata: {"message": "overloaded"}\n\n')
+    assert whole == {"error": {"message": "overloaded"}}
+    assert message(b"event: error\n\n" + HELLO)["content"] == "Hello"
 
 
 ENDLESS = [chunk({"content": "word "}) for _ in range(1000)]

@@ -129,8 +129,14 @@ async def test_no_time_left_is_a_try_cut_off() -> None:
 
 @pytest.mark.parametrize(
     "reply",
-    [packed("gzip", gzip.compress(BODY)), packed("deflate", zlib.compress(BODY)), packed("identity", BODY)],
-    ids=["gzip", "deflate", "identity"],
+    [
+        packed("gzip", gzip.compress(BODY)),
+        packed("deflate", zlib.compress(BODY)),
+        packed("identity", BODY),
+        packed("none", BODY),
+        packed("UTF-8", BODY),
+    ],
+    ids=["gzip", "deflate", "identity", "none", "an encoding of characters"],
 )
 async def test_a_packed_answer_is_read(reply: bytes) -> None:
     """Although nobody asked for it."""
@@ -162,6 +168,14 @@ async def test_what_is_too_large_or_cannot_be_unpacked_is_no_answer(reply: Reply
         assert (await asked.failure()).kind == kind
         assert await asked.content() == "fine"
     assert asked.connections == [0, 1]
+
+
+@pytest.mark.parametrize(("status", "kind"), [(401, "key"), (429, "rate_limited"), (503, "unavailable")])
+@pytest.mark.parametrize("coding", ["br", "gzip"])
+async def test_an_error_that_cannot_be_unpacked_is_known_by_its_status(status: int, kind: str, coding: str) -> None:
+    """Its words are not needed for that."""
+    async with asking(http(status, BODY, content_encoding=coding)) as asked:
+        assert (await asked.failure()).kind == kind
 
 
 async def test_a_packed_errors_bomb_is_read_up_to_its_bound() -> None:
