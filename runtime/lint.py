@@ -40,7 +40,7 @@ REASONS: tuple[Reason, ...] = (
         example="Name the room.", harmless="Name the room first.",
     ),
     Reason(
-        name="too_long", what="more than `lint_max` code points",
+        name="too_long", what="more than `lint_max` code points, or such a scenario",
         example="Name the room. " * 60, harmless="Name the room. " * 50,
     ),
     Reason(
@@ -88,6 +88,11 @@ REASONS: tuple[Reason, ...] = (
     Reason(
         name="invisible_character", what="characters that show nothing: zero-width, tags, fillers, private ones",
         example=f"{_GOOD}\U000e0041\U000e0042", harmless="नाम पहले बोलें, फिर बत्ती जलाएँ 👩\u200d🔧.",
+    ),
+    Reason(
+        name="mark_flood", what="six marks and more on one letter: they run over the lines beside it",
+        example=f"{_GOOD} e\u0301\u0302\u0303\u0304\u0305\u0306\u0307",
+        harmless="Đặt phòng trước, rồi báo cho khách हिन्दी में बताएँ.",
     ),
     Reason(
         name="homoglyph", what="a Latin word with letters of another alphabet that look like Latin ones",
@@ -166,10 +171,10 @@ def lint(
     reasons: list[str] = []
     if len(experience) < parameters.lint_min:
         reasons.append("too_short")
-    if bounded and len(experience) > parameters.lint_max:
+    if bounded and max(len(scenario), len(experience)) > parameters.lint_max:
         reasons.append("too_long")
     text = f"{scenario}\n{experience}"
-    reasons += [reason for reason, found in _copies(text, trajectory) if found]
+    reasons += [reason for reason, found in _copies(plain(text), trajectory) if found]
     sources = {"scenario": scenario, "task": _task(trajectory), "plan": plan, "prompt": prompt}
     reasons += [f"copied_{name}" for name, source in sources.items() if _is_part(experience, source, name)]
     reasons += [reason for reason, found in findings(text) if found]
