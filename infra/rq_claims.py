@@ -103,6 +103,8 @@ class Claims:
         self._connection, self._queue, self._worker = connection, queue, worker
         self._key, self._drain, self._ttl_ms = claims_key(prefix, worker), drain_key(prefix), int(ttl_s * 1000)
         self._begun = queue.started_job_registry.key
+        #: whether they had run out before they were renewed last, so that others may have taken the worker for dead
+        self.lapsed = False
         self._take = connection.register_script(_TAKE)
         self._settle = connection.register_script(_SETTLE)
         self._hand_back = connection.register_script(_HAND_BACK)
@@ -134,11 +136,15 @@ class Claims:
         fields: dict[Any, Any] = {f"{JOB}{id_}": since for id_, since in held.items()} | dict(facts)
         fields |= {f"{REFUSES}{run}": why for run, why in refuses.items()} | {TTL_MS: self._ttl_ms}
         with self._connection.pipeline() as pipeline:
+            # Not whether the key is there: what was taken meanwhile has made it anew.
+            pipeline.hexists(self._key, TTL_MS)
             pipeline.delete(self._key)
             pipeline.hset(self._key, mapping=fields)
             pipeline.pexpire(self._key, self._ttl_ms)
             pipeline.hexists(self._drain, self._worker)
-            return bool(pipeline.execute()[-1])
+            known, *_, asked = pipeline.execute()
+        self.lapsed = not known
+        return bool(asked)
 
     def end(self) -> None:
         """The worker is gone; so is all it held."""

@@ -10,6 +10,7 @@ The rq hooks it uses, pinned by contract tests: `register_birth`, `register_deat
 import os
 import signal
 import socket
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from datetime import UTC, datetime
@@ -109,7 +110,9 @@ class HostWorker(SimpleWorker):
             "slots": str(slots),
             "since": _utc(),
         }
-        #: job id -> since when; touched in the thread only
+        #: when claims were renewed last, monotonic seconds; touched in the thread only, as is what we hold
+        self._renewed = 0.0
+        #: job id -> since when
         self._held: dict[str, str] = {}
         #: run -> why this process cannot serve it
         self._refuses: dict[str, str] = {}
@@ -140,7 +143,7 @@ class HostWorker(SimpleWorker):
             orders = stack.enter_context(anyio.open_signal_receiver(*signals)) if signals else None
             advance = await stack.enter_async_context(self._lifespan())
             with our_errors(self._where):
-                await self._call(self._register)
+                await self._call(self._renew)
             _log.info("worker started", worker_id=self.name, queue=self._queue.name, slots=self._slots)
             try:
                 async with create_task_group() as beside:
@@ -299,9 +302,9 @@ class HostWorker(SimpleWorker):
     # -- rq's thread -----------------------------------------------------------------------------------------------
 
     def _register(self) -> None:
+        self.connection.delete(self.key)
         self.register_birth()  # type: ignore[no-untyped-call]  # rq leaves it untyped
-        self.set_state(WorkerStatus.IDLE)
-        self._renew()
+        self._tell_rq()
 
     def _unregister(self) -> None:
         try:
@@ -314,14 +317,22 @@ class HostWorker(SimpleWorker):
             self.connection.close()
 
     def _renew(self) -> bool:
+        self._renewed = time.monotonic()
         state = {"state": "draining" if self._stopping.is_set() else "serving"}
-        return self._claims.renew(self._held, self._facts | state, self._refuses)
+        asked = self._claims.renew(self._held, self._facts | state, self._refuses)
+        if self._claims.lapsed:
+            # At the start; and after we were stopped for so long, or the server lost so much, that we count as dead.
+            self._register()
+        return asked
 
     def _tell_rq(self) -> None:
         self.set_state(WorkerStatus.BUSY if self._held else WorkerStatus.IDLE)
         self.heartbeat()
 
     def _take(self, count: int) -> list[TakenJob]:
+        if time.monotonic() - self._renewed > CLAIM_BEATS * self._beat_s:
+            # Stopped for so long that others took us for dead: what we take now would count as lost.
+            self._renew()
         since = _utc()
         taken = self._claims.take(count, since)
         self._held.update((one.id, since) for one in taken)

@@ -88,6 +88,22 @@ async def test_what_we_write_of_a_job_is_what_rq_reads(
     assert left() == ["rq:queues"]
 
 
+async def test_claims_that_had_run_out(rq: Redis, queue: RqQueue, worker: Named, redis_prefix: str) -> None:
+    """Who renews is told that its claims had run out, also where it has taken something since."""
+    late = worker("x")
+    await queue.enqueue(act(), 60.0)
+    late.renew({}, {})
+    assert late.lapsed
+    late.renew({}, {})
+    assert not late.lapsed
+    rq.delete(f"{redis_prefix}:workers:{HOST_NAME}x")
+    late.take(1, "now")
+    late.renew({"act-r-0-1": "now"}, {})
+    assert late.lapsed
+    late.end()
+    await queue.forget(RunId("r"))
+
+
 async def test_what_another_has_taken_over_stays(
     queue: RqQueue, act_queue: Queue, worker: Named, left: Callable[[], list[str]]
 ) -> None:

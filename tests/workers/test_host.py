@@ -27,6 +27,7 @@ from events.errors import Unreachable
 from events.ids import RunId
 from infra.rq_claims import HOST_NAME, TakenJob
 from infra.rq_keys import rq_connection, rq_queue
+from infra.rq_leftovers import remove_dead_workers
 from infra.rq_queue import RqQueue
 from runtime.ports import Job
 from workers.host import Advance, HostWorker
@@ -338,6 +339,32 @@ async def test_beats_keep_a_job_held(queue: RqQueue, job_server: str, prefix: st
         assert set(facts) == {"queue", "host", "pid", "slots", "since", "state", "ttl_ms", "job:act-r-0-1"}
         bodies.release.set()
         worker.stop()
+
+
+async def test_a_host_that_was_taken_for_dead_is_seen_again(
+    queue: RqQueue, job_server: str, prefix: str, plain: Redis
+) -> None:
+    """Its claims had run out and it was cleared away: a moment later it is a worker of rq's again, with what it holds."""
+    bodies = Bodies()
+    worker = host(job_server, prefix, bodies, beat_s=0.02)
+    await queue.enqueue(act(), 60.0)
+    async with create_task_group() as group:
+        group.start_soon(worker.serve)
+        await bodies.until_begun(1)
+        with rq_connection(job_server, prefix) as rq:
+            plain.delete(f"{prefix}:workers:{worker.name}")
+            remove_dead_workers(rq_queue("act", rq), prefix)
+
+        async def seen() -> bool:
+            names = [one.name for one in await queue.hosts()]
+            record = plain.hgetall(f"{prefix}:rq:worker:{worker.name}")
+            return names == [worker.name] and {"birth", "queues"} <= set(cast("dict[str, str]", record))
+
+        await eventually(seen)
+        assert await queue.lost([act()]) == []
+        bodies.release.set()
+        worker.stop()
+    assert [key for key in keys(plain, prefix) if "worker" in key] == []
 
 
 async def test_lines_inside_a_job_name_it(queue: RqQueue, job_server: str, prefix: str) -> None:
