@@ -22,8 +22,8 @@ Schemas = Mapping[str, Any]
 _Reader = Callable[[str, Schemas], Iterator[ToolCall]]
 
 #: fields of an object that is a call: its tool, and its arguments
-_NAMES = ("name", "tool_name", "tool", "function")
-_ARGUMENTS = ("arguments", "parameters", "args", "input")
+_NAMES = ("name", "tool_name", "tool", "function", "action")
+_ARGUMENTS = ("arguments", "parameters", "args", "input", "action_input")
 #: what a fence around a call says that it holds
 _LANGUAGES = frozenset({"", "json", "xml", "text", "tool_call", "tool_calls"})
 #: a longer text is no call, characters
@@ -290,7 +290,7 @@ def _properties(schema: object) -> Mapping[str, Any]:
 
 _NAMED_JSON = re.compile(
     r"\s*+(?:function\s*+<[|｜]tool▁sep[|｜]>)?\s*+(?:functions\.)?(?P<name>[\w.-]{1,200}?)(?::\d+)?"
-    r"(?:<[^<>{]{1,60}>|\[CALL_ID\][\w-]{1,60}|\[ARGS\]|\s)*+(?:```(?:json)?+\s*+)?(?P<json>\{.*)",
+    r"(?:<[^<>{]{1,60}>|\[CALL_ID\][\w-]{1,60}|\[ARGS\]|✿ARGS✿:|\s)*+(?:```(?:json)?+\s*+)?(?P<json>\{.*)",
     re.DOTALL,
 )
 
@@ -425,6 +425,8 @@ FORMS: tuple[Form, ...] = (
         "functionary", "<|recipient|>", r"<\|recipient\|>(?!\s*all\b)", r"<\|stop\|>|(?=<\|from\|>)", _named_calls
     ),
     _form("functionary_3", ">>>", r"^>>>(?=[ \t]*(?!all\b)[\w.-]+[ \t]*\n\s*\{)", r"(?=^>>>)", _named_calls),
+    # Qwen's own agent.
+    _form("qwen_agent", "✿function✿", "✿FUNCTION✿:", "✿RESULT✿|✿RETURN✿|(?=✿FUNCTION✿)", _named_calls),
     # gpt-oss; its marks are lost where a server drops special tokens.
     _form(
         "harmony",
