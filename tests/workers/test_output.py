@@ -2,6 +2,7 @@ import io
 import json
 
 import pytest
+from rich.cells import cell_len
 
 from workers.output import Output, json_text
 from workers.tables import Column
@@ -44,6 +45,24 @@ def test_tables_interpret_nothing(stream):
     assert "\\x1b[31mred" in text
     assert "\x9b" not in text
     assert "\x07" not in text
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 200])
+def test_tables_give_way_where_nothing_is_lost(width, monkeypatch):
+    """On a narrow terminal long texts are cut, the longest first; ids and numbers stay whole, whatever the width."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    out = Terminal()
+    columns = [Column("id"), Column("value", "right"), Column("scenario", wide=True), Column("experience", wide=True)]
+    rows = [["planning-17", "+0.370", "中" * 30, "word " * 6], ["execution-4", "-1.000", "short", "[red]"]]
+    Output(out=out, err=io.StringIO()).table(columns, rows)
+    titles, first, second = out.getvalue().splitlines()
+    assert [word in titles for word in ("id", "value", "scenario", "experience")] == [True] * 4
+    assert first.startswith("planning-17  +0.370  中")
+    assert second.startswith("execution-4  -1.000  short")
+    assert "[red]" in second
+    assert ("…" in first) == (width < 200)
+    least = len("planning-17  +0.370  ") + 12 + 2 + 12
+    assert cell_len(first) <= max(width, least)
 
 
 @pytest.mark.parametrize(("stream", "shown"), [(io.StringIO, False), (Terminal, True)])

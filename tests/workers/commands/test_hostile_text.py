@@ -62,7 +62,7 @@ COMMANDS: dict[str, list[list[str]]] = {
 #: print nothing of a log, or are tried with servers of their own
 OTHERS = {
     "demo", "init", "doctor", "run start", "run resume", "memory reembed", "memory search", "memory rebuild",
-    "memory verify", "memory gc", "log import", "log schema", "env list", "env install", "env check",
+    "memory verify", "memory gc", "log import", "log schema", "env list", "env install", "env check", "model list",
     "model rehearse", "model probe", "model score-gate", "ops drain", "services status", "services install",
     "services start", "services stop", "coordinator", "worker", "config show", "call replay",
 }  # fmt: skip
