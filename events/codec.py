@@ -22,7 +22,7 @@ from events.errors import (
     UnreadableEvent,
     UnwritableEvent,
 )
-from events.exact_json import exact_json
+from events.exact_json import TYPED, exact_json, typed_json
 from events.ids import Position, RunId, StreamId, Version, event_id, run_id, stream_id
 from events.kinds import KINDS, AnyEvent, Event
 from events.log import Draft, Recorded
@@ -138,14 +138,37 @@ def drafted(event: AnyEvent) -> tuple[Draft, AnyEvent]:
     Raises:
         EventTooLarge, UnwritableEvent: as `draft`.
     """
-    try:
-        data = canonical(event)
-    except (ValueError, TypeError, NestedTooDeep) as error:
-        raise UnwritableEvent(event.KIND, str(error)) from error
-    if len(data) > EVENT_CAP:
-        raise EventTooLarge(event.KIND, len(data), EVENT_CAP)
-    read = _read_back(event.KIND, data)
+    if (made := _drafted_typed(event)) is not None:
+        data, read = made
+    else:
+        try:
+            data = canonical(event)
+        except (ValueError, TypeError, NestedTooDeep) as error:
+            raise UnwritableEvent(event.KIND, str(error)) from error
+        if len(data) > EVENT_CAP:
+            raise EventTooLarge(event.KIND, len(data), EVENT_CAP)
+        read = _read_back(event.KIND, data)
     return Draft(kind=event.KIND, schema=event.SCHEMA, data=data, sha256=content_sha256(event.KIND, data)), read
+
+
+def _drafted_typed(event: AnyEvent) -> tuple[bytes, AnyEvent] | None:
+    """The data, and what is read of it, of an event whose fields say all of how it is written; None of others.
+
+    Raises:
+        UnwritableEvent: as `drafted`.
+    """
+    if type(event) not in TYPED:
+        return None
+    try:
+        # What a field cannot hold is found by reading it, and what was read is written in one way.
+        read = _DECODERS[event.KIND].decode(msgspec.json.encode(event))
+        data = typed_json(read)
+    except (ValueError, TypeError, OverflowError):
+        return None
+    if data is None or len(data) > EVENT_CAP:
+        return None
+    _assert_readable(read, data)
+    return data, read
 
 
 def _read_back(kind: str, data: bytes) -> AnyEvent:
@@ -156,14 +179,22 @@ def _read_back(kind: str, data: bytes) -> AnyEvent:
     """
     try:
         event = _DECODERS[kind].decode(data)
+    except ValueError as error:
+        raise UnwritableEvent(kind, f"{error}{_found(str(error), data)}") from error
+    _assert_readable(event, data)
+    return event
+
+
+def _assert_readable(event: AnyEvent, data: bytes) -> None:
+    """Raises: UnwritableEvent: vectors that are none, or fields that contradict each other."""
+    try:
         for vector in vectors(event):
             vector.exact()
-    except (ValueError, NotAUnitVector) as error:
-        raise UnwritableEvent(kind, f"{error}{_found(str(error), data)}") from error
+    except NotAUnitVector as error:
+        raise UnwritableEvent(event.KIND, f"{error}{_found(str(error), data)}") from error
     wrong = broken(event)
     if wrong is not None:
-        raise UnwritableEvent(kind, wrong.said())
-    return event
+        raise UnwritableEvent(event.KIND, wrong.said())
 
 
 def decode(recorded: Recorded) -> AnyEvent:

@@ -7,11 +7,18 @@ for, and the encoder itself refuses the others.
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
+
+from events.kinds import Abandoned, Diagnosed, Executed, Folded, Planned, Retrieved
 
 _ENCODER = msgspec.json.Encoder(order="sorted")
 #: plain data that is written alike, text without lone surrogates
 _LEAVES = frozenset({str, int, bool, type(None)})
 _NAMES = frozenset({str})
+#: kinds of events that hold no float, and nothing that may be anything
+_FLOATLESS = frozenset({Abandoned, Diagnosed, Executed, Folded, Planned})
+#: kinds that `typed_json` can write
+TYPED = _FLOATLESS | {Retrieved}
 #: a float between them is written in the same digits, without an exponent; up to there a whole one is an integer
 _SMALL, _LARGE, _WHOLE = 1e-4, 1e15, 2.0**53
 
@@ -30,6 +37,39 @@ def exact_json(value: Any, deepest: int) -> bytes | None:
         return _ENCODER.encode(plain)
     except (ValueError, OverflowError, TypeError, RecursionError):
         return None
+
+
+def typed_json(decoded: Any) -> bytes | None:
+    """The canonical bytes of an event that a typed decode has made, the encoder's own; None where they may differ.
+
+    Its numbers are what its fields say, so of a kind without a float and without a field for anything nothing is to be
+    looked at, and of `retrieved` its candidates' floats.
+    """
+    if type(decoded) is Retrieved:
+        decoded = _with_settled_floats(decoded)
+    elif type(decoded) not in _FLOATLESS:
+        return None
+    return _ENCODER.encode(decoded) if decoded is not None else None
+
+
+def _with_settled_floats(event: Retrieved) -> Retrieved | None:
+    """`event` with whole floats as integers; None where another one is written otherwise."""
+    candidates = event.candidates
+    for place, one in enumerate(candidates):
+        floats = (one.similarity, one.adjusted, one.score)
+        for value in floats:
+            if value.is_integer() or not _SMALL <= abs(value) < _LARGE:
+                break
+        else:
+            continue
+        if candidates is event.candidates:
+            candidates = list(candidates)
+        whole = [value.is_integer() and -_WHOLE <= value <= _WHOLE for value in floats]
+        if not all(is_whole or _SMALL <= abs(value) < _LARGE for value, is_whole in zip(floats, whole, strict=True)):
+            return None
+        found = [int(value) if is_whole else value for value, is_whole in zip(floats, whole, strict=True)]
+        candidates[place] = replace(one, similarity=found[0], adjusted=found[1], score=found[2])
+    return event if candidates is event.candidates else replace(event, candidates=candidates)
 
 
 def _settle(value: Any, levels: int) -> bool:

@@ -3,15 +3,17 @@
 import json
 from typing import Any
 
+import made_events
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import inspect
 
-from events.codec import canonical
-from events.exact_json import exact_json
+from events.codec import canonical, drafted
+from events.exact_json import TYPED, exact_json, typed_json
 from events.ids import BankVersion, MemoryId
-from events.kinds import Candidate, Evaluator, Planned, Query, Retrieved, Scored, Usage
+from events.kinds import AnyEvent, Candidate, Evaluator, Planned, Query, Retrieved, Scored, Usage
 from events.vectors import fixed_point
 
 DEEPEST = 64
@@ -87,6 +89,56 @@ def test_what_is_nested_too_deep_goes_the_long_way() -> None:
         value = [value]
     assert exact_json(value, 3) == b'[[["x"]]]'
     assert exact_json(value, 2) is None
+
+
+@pytest.mark.parametrize("kind", sorted(TYPED, key=str), ids=lambda one: one.KIND)
+@given(data=st.data())
+def test_typed_events_are_written_as_all_are(kind: type[AnyEvent], data: st.DataObject) -> None:
+    """A draft holds the canonical bytes, and what is read of them, where a kind has a way of its own."""
+    event = data.draw(made_events.made(kind))
+    made, read = drafted(event)
+    assert made.data == canonical(event)
+    assert read == msgspec.json.decode(made.data, type=kind)
+    assert typed_json(read) in (made.data, None)
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False) | st.floats(1e-5, 1e-3) | st.sampled_from([-0.0, 0.0, 3.0]))
+def test_floats_of_candidates_are_written_alike(value: float) -> None:
+    """At every size, or not at all."""
+    query = Query(text="", vector=fixed_point([0.6, 0.8]))
+    one = Candidate(
+        id=MemoryId("planning-1"), dot=0, similarity=0.0, delta_sum=0, n=0, adjusted=value, score=-value, rank=1,
+        chosen=True,
+    )  # fmt: skip
+    event = Retrieved(stage="planning", bank_version=BankVersion(0), query=query, candidates=[one, one], source="exact")
+    assert typed_json(event) in (canonical(event), None)
+
+
+def test_only_what_is_known_by_its_type_has_a_way_of_its_own() -> None:
+    """No field of those kinds may hold a float, or just anything, but for the floats of candidates."""
+    known = (inspect.StrType, inspect.IntType, inspect.BoolType, inspect.NoneType, inspect.LiteralType)
+    seen: list[tuple[type, str]] = []
+
+    def look(kind: inspect.Type, place: tuple[type, str]) -> None:
+        match kind:
+            case inspect.StructType():
+                for one in kind.fields:
+                    look(one.type, (kind.cls, one.name))
+            case inspect.UnionType():
+                for part in kind.types:
+                    look(part, place)
+            case inspect.ListType():
+                look(kind.item_type, place)
+            case inspect.Metadata():
+                look(kind.type, place)
+            case _:
+                if not isinstance(kind, known):
+                    seen.append(place)
+
+    for kind in TYPED:
+        look(inspect.type_info(kind), (kind, ""))
+    assert sorted(name for _, name in seen) == ["adjusted", "score", "similarity"]
+    assert {kind for kind, _ in seen} == {Candidate}
 
 
 def test_events_go_the_short_way() -> None:
