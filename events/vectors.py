@@ -6,6 +6,7 @@ integer-valued arrays is therefore exact in any order, on any CPU and BLAS.
 
 from base64 import b64encode
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Annotated
 
 from msgspec import Meta, Struct, ValidationError, convert, field
@@ -63,12 +64,20 @@ class Vector(Struct, frozen=True, kw_only=True, gc=False):
         return np.frombuffer(self.q24, dtype="<i4")
 
     def exact(self) -> "npt.NDArray[np.float64]":
-        """Components x 2^24 as integer-valued float64, shape (d,).
+        """Components x 2^24 as integer-valued float64, shape (d,), which nobody may write to.
 
         Raises:
             NotAUnitVector: as `q24`, or the length is not 1.
         """
-        return unit(self.q24)
+        return _exact(self)
+
+
+@lru_cache(maxsize=64)
+def _exact(vector: Vector) -> "npt.NDArray[np.float64]":
+    # A vector is recalled with, drafted, checked and folded within moments, by one process or another.
+    exact = unit(vector.q24)
+    exact.flags.writeable = False
+    return exact
 
 
 def unit(raw: bytes) -> "npt.NDArray[np.float64]":
