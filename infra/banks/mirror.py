@@ -75,7 +75,8 @@ class Mirror:
         self._generation: Generation | None = None
         self._store: BankStore | None = None
         self._published: BankVersion | None = None
-        self._doubt = self._waits_for = ""
+        #: why the next generation is wanted, why nothing is written, and what was said of that last
+        self._doubt = self._waits_for = self._said = ""
         self._begun = 0
         #: (when, the oldest version of the window then)
         self._oldest: deque[tuple[float, BankVersion]] = deque()
@@ -182,15 +183,17 @@ class Mirror:
             else:
                 again_s = _AGAIN_S[0]
                 if stepped:
-                    self._waits_for = ""
+                    self._waits_for = self._said = ""
             self._stepped.set()
             self._stepped = anyio.Event()
 
     def _failed(self, error: Unreachable | Mismatch | BadInput) -> None:
         """What follows from an error: where nobody knows what is there, the next generation."""
-        if str(error) != self._waits_for:
+        # Each try is at another generation, and they may go on for hours: what is wrong is said once.
+        told = error.reason if isinstance(error, UncleanWrite | DoubtfulAnswer) else str(error)
+        if told != self._said:
             _log.warning("bank_not_mirrored", run_id=self._generations.run, reason=str(error))
-        self._waits_for = str(error)
+        self._waits_for, self._said = str(error), told
         if isinstance(error, VersionGap):
             # Our banks are not the log's any more: whoever reads it again begins anew.
             self._window = None

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import anyio
 import pytest
+import structlog
 from answering_alike import answering_alike
 from anyio.abc import TaskGroup
 from banked_run import Place, placed
@@ -156,7 +157,10 @@ async def test_nobody_is_asked_for_the_server_before_a_recall(
 async def test_generations_begun_in_vain_do_not_pile_up(
     redis_server, redis_prefix: str, weaviate_server: WeaviateAddress, monkeypatch: pytest.MonkeyPatch
 ):
-    """A server that makes room for generations and takes no rows holds a few of them, however long that lasts."""
+    """A server that makes room for generations and takes no rows holds a few of them, however long that lasts.
+
+    What is wrong is said once.
+    """
     monkeypatch.setattr(mirroring, "_AGAIN_S", (0.01, 0.01))
     monkeypatch.setattr(mirroring, "_RETIRED_S", 0.0)
     async with placed(redis_server.url, redis_prefix, weaviate_server) as place, anyio.create_task_group() as tasks:
@@ -170,10 +174,11 @@ async def test_generations_begun_in_vain_do_not_pile_up(
         mirror = place.run.mirrored(place.mirror(), term=1)
         tasks.start_soon(mirror.run)
         own = await place.generations.beginning()
-        with anyio.fail_after(60):
+        with anyio.fail_after(60), structlog.testing.capture_logs() as logs:
             while mirror.view.begun < 12:
                 await mirror.settle(0.1)
                 assert len([one for one in await place.server.names() if one.startswith(own)]) <= 3
+        assert [one["event"] for one in logs if one["event"] == "bank_not_mirrored"] == ["bank_not_mirrored"]
         edge.put = put
         assert await mirror.settle(30)
         tasks.cancel_scope.cancel()
