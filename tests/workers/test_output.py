@@ -1,9 +1,11 @@
 import io
 import json
+from unicodedata import category
 
 import pytest
 from rich.cells import cell_len
 
+from runtime.hostile import seen
 from workers.output import Output, json_text
 from workers.tables import Column
 from workers.terminal import clipped, printable, printable_block
@@ -27,6 +29,17 @@ def test_controls_become_escapes():
     assert printable("a\u200bb\U000e0041\u2028") == "a\\u200bb\\U000e0041\\u2028"
     assert printable("λ 中文 é 🧠") == "λ 中文 é 🧠"
     assert printable_block("a\nb\x1b") == "a\nb\\x1b"
+
+
+def test_what_shows_nothing_is_an_escape():
+    """What the lint of experiences knows as invisible is seen on a terminal; private characters and signs aside."""
+    signs = {0x600, 0x601, 0x602, 0x603, 0x604, 0x605, 0x6DD, 0x70F, 0x890, 0x891, 0x8E2, 0x110BD, 0x110CD}
+    hidden = {
+        one
+        for one in map(chr, range(0x20, 0x110000))
+        if category(one) not in ("Co", "Cs") and ord(one) not in signs and not seen(one)
+    }
+    assert {one for one in hidden if printable(one) == one} == set()
 
 
 def test_clipping_says_that_something_is_missing():
