@@ -45,12 +45,16 @@ async def newest_version(log: EventLog) -> BankVersion:
 async def banks_at(log: EventLog, version: BankVersion) -> Banks:
     """The banks at `version`, rebuilt from the log as recorded: no search, no model.
 
+    Where an archive holds the beginning of the log, and a checkpoint before that version, from there.
+
     Raises:
         FoldMismatch: a `folded` that does not fit.
         BadInput: the log does not reach that version.
     """
-    replay = Replay()
-    async for page in log.pages(START, REPLAY_KINDS):
+    begin = await log.checkpoint()
+    past = begin.state if begin is not None and begin.state.banks.version <= version else None
+    replay = Replay(past)
+    async for page in log.pages(past.position if past is not None else START, REPLAY_KINDS):
         for recorded in page:
             if recorded.kind == "folded" and replay.version == version:
                 return replay.banks

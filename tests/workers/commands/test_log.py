@@ -170,6 +170,7 @@ def test_a_run_whose_archive_is_away(chime, uploaded, made_run, folder):
     uploaded(made)
     run, place = made.run, folder / ".chime" / "archive" / made.run
     before = chime.json("run", "show", run)["data"]
+    banks = chime.json("memory", "list", run)["items"]
     chime("log", "archive", run)
 
     def shown(reason, **unlike):
@@ -186,6 +187,10 @@ def test_a_run_whose_archive_is_away(chime, uploaded, made_run, folder):
         segment.unlink()
     unknown = {"usage": [], "total": None, "gate": None, "operations": {}, "recalls": {}}
     shown("it is missing", **unknown)
+    # The newest banks lie in the checkpoint, older ones do not.
+    assert chime.json("memory", "list", run)["items"] == banks
+    chime("memory", "list", run, "--at", "1", code=4)
+    assert ".jsonl.zst (positions 1 to " in chime.err
     place.rename(folder / "moved")
     shown("no such folder", **unknown, attributions={}, degraded={}, bank_sizes={}, abandoned=0)
     chime("run", "cancel", run, code=2)
