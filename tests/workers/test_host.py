@@ -344,7 +344,7 @@ async def test_beats_keep_a_job_held(queue: RqQueue, job_server: str, prefix: st
 async def test_a_host_that_was_taken_for_dead_is_seen_again(
     queue: RqQueue, job_server: str, prefix: str, plain: Redis
 ) -> None:
-    """Its claims had run out and it was cleared away: a moment later it is a worker of rq's again, with what it holds."""
+    """Its claims had run out and it was cleared away: a moment later rq knows it again, with what it holds."""
     bodies = Bodies()
     worker = host(job_server, prefix, bodies, beat_s=0.02)
     await queue.enqueue(act(), 60.0)

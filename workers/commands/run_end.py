@@ -112,8 +112,11 @@ def delete(invocation: Invocation, run: str, dry_run: bool, force: bool, yes: bo
                 playing = sum(run_of(id_) == target for one in await queue.hosts() for id_ in one.jobs)
             # Before the log: what is left of a deletion that is cut short is found by the log.
             counts["banks"] = await _without_bank(invocation, there, target, dry_run=only_say)
+            # Counted first: where bodies are on the server, they go with the log's keys.
+            bodies = await there.blobs.delete(target, dry_run=True)
             counts |= await there.store.delete(target, dry_run=only_say)
-            return counts | {"blobs": await there.blobs.delete(target, dry_run=only_say)}, playing
+            await there.blobs.delete(target, dry_run=only_say)
+            return counts | {"blobs": bodies}, playing
 
     output = invocation.output
     if not (dry_run or yes) and output.interactive and sys.stdin.isatty():

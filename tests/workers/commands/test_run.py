@@ -184,6 +184,17 @@ def test_delete(chime, uploaded, made_run, keys_left, redis_server, redis_prefix
     assert keys_left() == []
 
 
+def test_a_deletion_counts_what_it_has_deleted(chime, uploaded, made_run, keys_left, redis_server, redis_prefix):
+    """Bodies on a server are counted as the dry run counts them, though they go with the run's other keys."""
+    uploaded(made_run())
+    with Redis.from_url(redis_server.url) as redis:
+        redis.hset(f"{redis_prefix}:{{made}}:blobs", mapping={"a" * 64: b"x", "b" * 64: b"y"})
+    would = chime.json("run", "delete", "made", "--dry-run")["data"]["deleted"]
+    assert would["blobs"] == 2
+    assert chime.json("run", "delete", "made")["data"]["deleted"] == would
+    assert keys_left() == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "answer", "left"),
     [((), "n", True), ((), "", True), ((), "y", False), (("--yes",), None, False), (("--json",), None, False)],
