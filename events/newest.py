@@ -77,15 +77,13 @@ class Newest:
     def noted(self, operations: Sequence[Operation]) -> bool:
         """Whether these operations are applied now, without a diagnosis; else `evolve` knows what to make of them."""
         version = self.version
-        following = BankVersion(version + 1)
-        before: list[tuple[_Used, int, int, BankVersion, int]] = []
+        touched: list[_Used] = []
         for one in operations:
             if isinstance(one, _NAMING):
                 used = self._used.get(one.id) or self._taken(one.id)
                 if used is None or used.item.bank != one.bank:
                     break
-                before.append((used, used.delta_sum, used.n, used.changed_at, len(used.sources)))
-                used.changed_at = following
+                touched.append(used)
                 if isinstance(one, ValueUpdated):
                     used.delta_sum += one.delta_e4
                     used.n += 1
@@ -98,12 +96,22 @@ class Newest:
             elif not isinstance(one, _CHANGING_NOTHING):
                 break
         else:
-            self.version = following
+            self.version = following = BankVersion(version + 1)
+            for used in touched:
+                used.changed_at = following
             return True
-        for used, delta_sum, n, changed_at, sources in reversed(before):
-            used.delta_sum, used.n, used.changed_at = delta_sum, n, changed_at
-            del used.sources[sources:]
+        self._undo(touched, operations)
         return False
+
+    def _undo(self, touched: Sequence[_Used], operations: Sequence[Operation]) -> None:
+        """Take back what the first operations have made of `touched`."""
+        naming = [one for one in operations if isinstance(one, _NAMING)]
+        for used, one in zip(touched, naming, strict=False):
+            if isinstance(one, ValueUpdated):
+                used.delta_sum -= one.delta_e4
+                used.n -= 1
+            else:
+                used.sources.pop()
 
     def _taken(self, memory: MemoryId) -> _Used | None:
         try:
