@@ -1,8 +1,9 @@
 """What an endpoint says it serves: `/v1/models`."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from typing import Any
 
 from events.errors import Unreachable
@@ -19,8 +20,27 @@ _WINDOWS = ("max_model_len", "context_length", "n_ctx", "context_window", "max_c
 _WAIT_S = 10.0
 
 
-async def owner_of(endpoint: ServerSettings, keys: Mapping[str, str]) -> str | None:
-    """`owned_by` of the first model served; None where the endpoint has no such list.
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """The models that an endpoint lists; none where it has no such list."""
+
+    rows: Sequence[Mapping[str, Any]] = ()
+
+    @property
+    def owner(self) -> str | None:
+        """`owned_by` of the first one."""
+        owner = self.rows[0].get("owned_by") if self.rows else None
+        return owner if isinstance(owner, str) else None
+
+    def window(self, model: str) -> int | None:
+        """What `model` can hold, tokens; None where that is not said. A server of one model need not know its name."""
+        ours = next((row for row in self.rows if row.get("id") == model), None)
+        only = self.rows[0] if len(self.rows) == 1 else {}
+        return window_in(ours or only)
+
+
+async def listed_at(endpoint: ServerSettings, keys: Mapping[str, str]) -> Listed:
+    """What is served there.
 
     Args:
         endpoint: where to ask.
@@ -35,7 +55,7 @@ async def owner_of(endpoint: ServerSettings, keys: Mapping[str, str]) -> str | N
         clients = Clients(keys, SystemClock(), stack)
         try:
             served = json.loads(await clients.models(endpoint, _WAIT_S))
-            owner = served["data"][0]["owned_by"]
+            return Listed([row for row in served["data"] if isinstance(row, dict)])
         except Failed as failed:
             failure = failed.failure.shown(clients.key(endpoint))
             if failure.kind == "key":
@@ -44,10 +64,9 @@ async def owner_of(endpoint: ServerSettings, keys: Mapping[str, str]) -> str | N
             if failure.status is None:
                 told = f"no model endpoint answers at {endpoint.base_url}: {failure.reason}; is it running?"
                 raise Unreachable(told) from failed
-            return None
+            return Listed()
         except (ValueError, TypeError, LookupError, RecursionError):
-            return None  # a list of another shape says nothing
-    return owner if isinstance(owner, str) else None
+            return Listed()  # a list of another shape says nothing
 
 
 def _refused_key(name: str, key: str) -> str:

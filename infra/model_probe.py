@@ -19,7 +19,7 @@ from infra.capabilities import ALL, THINKING, Abilities, parameters, streamed, w
 from infra.completion import completion
 from infra.model_errors import Failed, Failure, object_in, said
 from infra.model_findings import MARK, Finding, Probed, Verdict
-from infra.model_list import window_in
+from infra.model_list import Listed
 from infra.openai_client import Clients
 from runtime.ports import CallKey, ChatAnswer, ChatRequest, Clock, TokenUsage
 from runtime.settings import EndpointSettings, ModelSettings, Thinking
@@ -288,8 +288,7 @@ class _Probe:
             ability="listed", verdict="yes" if ours else "no", sent="GET /models", status=200,
             got=said(names or "an empty list")[:_SHOWN],
         )  # fmt: skip
-        only = rows[0] if len(rows) == 1 else {}
-        return window_in(ours or only)
+        return Listed(rows).window(self.model.model)
 
     async def plain(self) -> _Got:
         """The plain question, in whatever way it is taken; what was refused on the way is found."""

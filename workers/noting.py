@@ -11,11 +11,13 @@ from events.ids import RUN_STREAM, episode_stream
 from events.kinds import Noted
 from events.log import Recorded
 from infra.calls import CallStore, UnreadableCall, calls_of
-from infra.capabilities import NOTHING_LEARNT, Learnt, Place, facts, learnt_from, shown
+from infra.capabilities import NOTHING_LEARNT, Abilities, Learnt, Place, facts, learnt_from, shown
 from infra.model_errors import said
+from infra.model_list import Listed
 from infra.openai_client import Clients
 from runtime.logger import Logger
 from runtime.ports import CallKey, ChatAnswer, ChatModel, ChatRequest, EventLog, Role
+from workers.configuration import ROLES, Configuration
 from workers.run_stream import tell
 
 _log = Logger("chime.model")
@@ -25,6 +27,8 @@ CAPABILITIES = "capabilities"
 #: topic of the note on a model that has changed under its name
 MODEL_CHANGED = "model_changed"
 
+#: what a list of models may say of a window and be meant, tokens
+_LEAST_WINDOW = 1024
 #: changes of one model that are noted in one run: a router's servers may each have a name
 _CHANGES = 3
 
@@ -123,6 +127,25 @@ class Notes:
             return None
         named = [one for one in records if one.model and one.role in roles and one.asked in ("", place.model)]
         return _served(named[0].model, named[0].fingerprint) if named else None
+
+
+def windows(configuration: Configuration, listed: Listed) -> dict[Place, int]:
+    """What the models at the planner's address hold, tokens, where the list says so and the settings do not."""
+    there, found = configuration.endpoint("planner").base_url, dict[Place, int]()
+    for role in ROLES:
+        endpoint, model = configuration.endpoint(role), configuration.model(role).model
+        window = listed.window(model) or 0
+        # What is less than any request of ours says something else.
+        if endpoint.base_url == there and not endpoint.context_tokens and window >= _LEAST_WINDOW:
+            found[Place(there, model)] = window
+    return found
+
+
+async def note_windows(log: EventLog, windows: Mapping[Place, int]) -> None:
+    """What a list of models says when a run begins, as refusals would: who works on it fits requests to that."""
+    for place, window in windows.items():
+        learnt = Learnt(abilities=Abilities(window=window), evidence=(f"GET /models: {window} tokens",))
+        await tell(log, Noted(topic=CAPABILITIES, facts=facts(place, learnt)))
 
 
 class NotedModel:

@@ -7,15 +7,15 @@ import pytest
 from scripted_endpoint import OK, SECRET, Reply, failed, http, scripted
 
 from events.errors import BadInput, Unreachable
-from infra.model_list import owner_of, window_in
+from infra.model_list import Listed, listed_at, window_in
 from runtime.errors import RunStopped
 from runtime.settings import EndpointSettings
 
 
 async def owner(reply: Reply, key: str = "") -> tuple[str | None, dict[str, str]]:
-    """What `owner_of` says of a server that answers with `reply`, and the headers it was asked with."""
+    """What the list of a server says that answers with `reply`, and the headers it was asked with."""
     async with scripted(reply) as server:
-        found = await owner_of(EndpointSettings(base_url=server.url, api_key_env="K"), {"K": key})
+        found = (await listed_at(EndpointSettings(base_url=server.url, api_key_env="K"), {"K": key})).owner
         [request] = server.requests
     assert request.path == "/v1/models"
     return found, request.headers
@@ -65,7 +65,7 @@ async def test_a_key_that_nobody_gave_is_asked_for(name: str, told: str) -> None
     """A variable that is empty is another fault than a wrong key."""
     async with scripted(failed(401, "no key")) as server:
         with pytest.raises(RunStopped, match=told):
-            await owner_of(EndpointSettings(base_url=server.url, api_key_env=name), {})
+            await listed_at(EndpointSettings(base_url=server.url, api_key_env=name), {})
 
 
 async def test_nobody_listening_is_unreachable() -> None:
@@ -73,7 +73,7 @@ async def test_nobody_listening_is_unreachable() -> None:
     async with scripted(OK) as server:
         pass
     with pytest.raises(Unreachable, match=f"answers at {server.url}.*is it running"):
-        await owner_of(EndpointSettings(base_url=server.url), {})
+        await listed_at(EndpointSettings(base_url=server.url), {})
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ async def test_what_no_request_can_be_made_with_is_refused_and_not_repeated(
     """Before anything is sent."""
     given: dict[str, Any] = {"base_url": "http://127.0.0.1:1/v1", "api_key_env": "K"} | changes
     with pytest.raises(BadInput) as caught:
-        await owner_of(EndpointSettings(**given), keys)
+        await listed_at(EndpointSettings(**given), keys)
     assert SECRET not in json.dumps(str(caught.value))
 
 
@@ -107,3 +107,11 @@ async def test_what_no_request_can_be_made_with_is_refused_and_not_repeated(
 def test_windows_as_servers_tell_them(row: dict[str, Any], expected: int | None) -> None:
     """Never the one that a model was trained with: a server may give less."""
     assert window_in(row) == expected
+
+
+def test_a_models_window_is_in_its_own_row() -> None:
+    """By its name; a server of one model need not know it."""
+    two = Listed([{"id": "a", "max_model_len": 4096}, {"id": "b"}])
+    assert [two.window(name) for name in ("a", "b", "c")] == [4096, None, None]
+    assert Listed([{"id": "a", "max_model_len": 4096}]).window("c") == 4096
+    assert Listed().window("a") is None

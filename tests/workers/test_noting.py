@@ -16,12 +16,14 @@ from events.kinds import Noted
 from infra.calls import MemoryCalls, RecordedCalls
 from infra.capabilities import Place
 from infra.list_log import ListLog
+from infra.model_list import Listed
 from infra.openai_client import Clients
 from infra.openai_model import OpenAIModel
 from runtime.errors import StoreAway
 from runtime.ports import ChatModel, Role
 from runtime.settings import EndpointSettings, ModelSettings
-from workers.noting import CAPABILITIES, MODEL_CHANGED, NotedModel, Notes
+from workers.configuration import Configuration, ModelDefaults, Roles, RoleSettings
+from workers.noting import CAPABILITIES, MODEL_CHANGED, NotedModel, Notes, note_windows, windows
 from workers.run_stream import tell
 
 REFUSED = failed(400, "This response_format type is unavailable now")
@@ -140,6 +142,28 @@ async def test_what_two_have_learnt_comes_together() -> None:
         }  # fmt: skip
     last = server.requests[-1].body
     assert (last["response_format"]["type"], "temperature" in last) == ("json_object", False)
+
+
+async def test_a_window_that_is_listed_is_known_before_the_first_request() -> None:
+    """Without a refusal, to every process of the run."""
+    async with run_at(OK) as (server, log, process):
+        await note_windows(log, {Place(server.url, "m"): 4096})
+        await (await process()).ask(1)
+        [learnt] = (await process()).clients.learnt.values()
+    assert (learnt.abilities.window, learnt.evidence) == (4096, ("GET /models: 4096 tokens",))
+
+
+def test_windows_are_looked_for_at_the_planners_address() -> None:
+    """By each role's model; settings go before a list, and what no model holds is not meant."""
+    rows = [{"id": "a", "max_model_len": 4096}, {"id": "b", "context_length": 8192}, {"id": "c", "n_ctx": 5}]
+    roles = Roles(executor=RoleSettings(model="b"), gate=RoleSettings(model="c"))
+    given = Configuration(models=ModelDefaults(base_url="http://h/v1", model="a"), roles=roles)
+    found = windows(given, Listed(rows))
+    assert found == {Place("http://h/v1", "a"): 4096, Place("http://h/v1", "b"): 8192}
+    elsewhere = replace(given, roles=replace(roles, executor=RoleSettings(model="b", base_url="http://x/v1")))
+    assert windows(elsewhere, Listed(rows)) == {Place("http://h/v1", "a"): 4096}
+    known = replace(given, models=replace(given.models, context_tokens=2048))
+    assert windows(known, Listed(rows)) == {}
 
 
 async def test_a_refused_request_teaches_nothing() -> None:

@@ -20,7 +20,7 @@ from infra import environments
 from infra.clock import SystemClock
 from infra.embedders import Around
 from infra.environments.limits import Limits
-from infra.model_list import owner_of
+from infra.model_list import Listed, listed_at
 from infra.openai_client import Clients
 from infra.ownership import assert_sole_owner
 from infra.rehearsal import LABEL, OWNER
@@ -43,6 +43,7 @@ from workers.expectation import Expectation, expected
 from workers.header import begin, recorded_head
 from workers.invocation import AT_LEAST_ONE, Invocation, chime_command, run_async
 from workers.live import LiveLine
+from workers.noting import note_windows, windows
 from workers.recording import REPLAY, assert_playable, prepare, recording_in
 from workers.resuming import refused, resumed_operational
 from workers.run_stream import tell
@@ -76,7 +77,12 @@ _OPTIONS = (
     click.option("--in-process", is_flag=True, help="Everything in this process: no workers, no rq."),
     click.option("--slots", type=int, metavar="N", help="Episodes at once in one worker process (run.slots)."),
     click.option(
-        "--processes", type=AT_LEAST_ONE, default=1, show_default=True, metavar="N", help="Act worker processes."
+        "--processes",
+        type=click.IntRange(min=0),
+        default=1,
+        show_default=True,
+        metavar="N",
+        help="Act worker processes; 0 leaves the episodes to others.",
     ),
     click.option(
         "--hosts", type=AT_LEAST_ONE, metavar="N", help="Environment processes at once (default: as many as slots)."
@@ -403,9 +409,12 @@ async def _begun(invocation: Invocation, there: Server, run: RunId, choice: Choi
     )
     try:
         await _assert_usable(map(configuration.endpoint, ROLES), invocation)
+        listed = Listed()
         if configuration.recording.replay:
             choice = replace(choice, labels=(*choice.labels, REPLAY))
-        elif await owner_of(configuration.endpoint("planner"), invocation.environment) == OWNER:
+        else:
+            listed = await listed_at(configuration.endpoint("planner"), invocation.environment)
+        if listed.owner == OWNER:
             choice = replace(choice, labels=(*choice.labels, LABEL))
         around = Around(environ=invocation.environment)
         made = await beginning(configuration, choice, cast("Environment", loaded), there, around)
@@ -414,7 +423,9 @@ async def _begun(invocation: Invocation, there: Server, run: RunId, choice: Choi
     await made.prompts.store(there.blobs, run)
     log = there.store.open(run)
     is_new = await begin(log, made.head)
-    if not is_new:
+    if is_new:
+        await note_windows(log, windows(configuration, listed))
+    else:
         await _tell_operational(invocation, log, (await recorded_head(log)).started)
     total = made.head.started.tasks_total * made.head.started.config.epochs
     word = "run" if is_new else "going on with run"
