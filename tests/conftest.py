@@ -19,9 +19,9 @@ from typing import Any
 from uuid import uuid4
 
 import hiredis
-import hypothesis  # noqa: F401 - before a command keeps what is loaded out of the garbage collector, where it looks
 import pytest
 import redis
+from hypothesis import HealthCheck, settings  # before a command keeps what is loaded from the collector, where it looks
 from weaviate_servers import ROOT, Guard, OwnWeaviate
 
 from infra.redis_server import wheel_binary
@@ -35,6 +35,17 @@ _APART = {
 }
 collect_ignore = [folder for folder, (_, _, is_there) in _APART.items() if not is_there]
 
+#: CHIME_EXAMPLES asks for so many of each law, others every time; else they are the same ones
+_EXAMPLES = int(os.environ.get("CHIME_EXAMPLES", "0"))
+settings.register_profile(
+    "chime",
+    deadline=None,  # a busy machine is no failure
+    suppress_health_check=[HealthCheck.too_slow],
+    max_examples=_EXAMPLES or 100,
+    derandomize=not _EXAMPLES,
+    database=None,
+)
+settings.load_profile("chime")
 
 #: seconds within which a server starts, on a machine that is busy with other things
 _PATIENCE_S = 120.0
