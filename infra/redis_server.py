@@ -262,7 +262,8 @@ class _Use:
         raise Unreachable(f"no server starts on {self._folder}: {'; '.join(failures)}")
 
     def _started(self, binary: Binary, failures: list[str]) -> Running | None:
-        private = self._private()
+        before = self._before()
+        private = before or private_folder("redis.sock")
         socket = private / "redis.sock"
         log = self._folder / "server.log"
         log.unlink(missing_ok=True)
@@ -279,23 +280,22 @@ class _Use:
             pid = self._ready(socket, private / "pid")
         except Unreachable as error:
             failures.append(f"{binary.origin} {binary.version}: {_last_line(log) or error}")
-            shutil.rmtree(private, ignore_errors=True)
+            if before is None:  # else clients look there for the next one that starts
+                shutil.rmtree(private, ignore_errors=True)
             return None
         one = Running(pid=pid, socket=str(socket), product=binary.product, version=binary.version, origin=binary.origin)
         (self._folder / "server.json").write_text(json.dumps(asdict(one)))
         _log.debug("server_started", product=binary.product, server_version=binary.version, pid=pid)
         return one
 
-    def _private(self) -> Path:
-        """A folder of ours alone for the socket: that of the server that died, whose clients look for it there."""
+    def _before(self) -> Path | None:
+        """The folder of the server that died, emptied: its clients look for a server there."""
         named = _named(self._folder.parent)
-        if named is not None:
-            before = Path(named.socket).parent
-            if is_ours(before):
-                for name in ("redis.sock", "pid"):
-                    (before / name).unlink(missing_ok=True)
-                return before
-        return private_folder("redis.sock")
+        if named is None or not is_ours(before := Path(named.socket).parent):
+            return None
+        for name in ("redis.sock", "pid"):
+            (before / name).unlink(missing_ok=True)
+        return before
 
     def _ready(self, socket: Path, pidfile: Path) -> int:
         deadline = time.monotonic() + START_S

@@ -2,11 +2,13 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -15,7 +17,7 @@ from redis import Redis
 
 from events.errors import BadInput, Unreachable
 from infra import private_sockets, redis_server
-from infra.redis_server import Running, binaries, embedded_server, embedded_server_sync, running
+from infra.redis_server import Running, binaries, embedded_server, embedded_server_sync, revive, running
 
 #: enters the home's server, says where it is, and stays until its input ends
 USER = """
@@ -322,6 +324,25 @@ def test_a_server_that_ends_at_once_gives_way_to_the_next(home: Path, monkeypatc
     monkeypatch.setattr(redis_server, "binaries", lambda: [one for one in binaries() if one.version == "7.0.0"])
     with pytest.raises(Unreachable, match=r"redis-server on PATH 7\.0\.0: Fatal: bad luck"), embedded_server_sync(home):
         pass
+
+
+def test_a_server_that_cannot_be_revived_at_once_comes_back_at_its_address(
+    home: Path, monkeypatch: pytest.MonkeyPatch, short_sockets: Path
+) -> None:
+    """While the disk is full no server starts; the one that starts later is where those who use it look for it."""
+    found = binaries()
+    false = Path(shutil.which("false") or "")
+    monkeypatch.setattr(redis_server, "_APPEAR_S", 0.5)
+    with embedded_server_sync(home) as server:
+        os.kill(server.pid, signal.SIGKILL)
+        monkeypatch.setattr(redis_server, "binaries", lambda: [replace(found[0], path=str(false))])
+        for _ in range(2):
+            with pytest.raises(Unreachable):
+                revive(home)
+        monkeypatch.setattr(redis_server, "binaries", lambda: found)
+        revive(home)
+        assert asked(server, "PING") is True
+    assert left_in(short_sockets) == []
 
 
 def test_a_corrupt_file_is_told_by_its_reason(home: Path, short_sockets: Path) -> None:
