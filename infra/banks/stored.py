@@ -116,6 +116,10 @@ class StoredBanks:
         store = await self._bank(server, serving.generation)
         if store.unseen:
             # Whoever answers now may not be who answered before, or may have been put back to how it was then.
+            if serving.version > (newest := await self._light.newest()):
+                # Whoever waited for the log to get there would wait for its own episode.
+                reason = f"it is at version {serving.version}, its log at {newest}"
+                raise DoubtfulAnswer(serving.generation, reason)
             served = await self._light.at(serving.version)
             await store.recheck(held(served, self._light.lost(served)))
         hits = await store.search(stage, query.vector, parameters.top_n, version)

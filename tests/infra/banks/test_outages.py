@@ -24,6 +24,7 @@ from infra.banks import stored as reading
 from infra.banks import weaviate_edge
 from infra.banks import weaviate_wire as wire
 from infra.banks.changes import row_of
+from infra.banks.generations import bank_key
 from infra.banks.mirror import Mirror
 from infra.banks.stored import StoredBanks
 from infra.weaviate_address import WeaviateAddress
@@ -222,6 +223,20 @@ async def test_a_bank_ahead_of_its_log(
         serving = await place.generations.serving()
         assert serving is not None
         assert serving.version == published
+
+
+async def test_a_reader_of_a_bank_ahead_of_its_log(redis_server, redis_prefix: str, weaviate_server: WeaviateAddress):
+    """It waits for no version that the log has not: the log answers, and the mirror builds the bank again."""
+    async with mirrored(redis_server.url, redis_prefix, weaviate_server) as (place, mirror):
+        before, key = mirror.view.generation, bank_key(redis_prefix, place.generations.run)
+        await place.redis.hset(key, "serving", f"{before} 13")
+        with anyio.fail_after(60):
+            assert await read(place, place.reader(), 1) == ["fallback"]
+        await back(place, mirror)
+        assert mirror.view.generation != before
+        serving = await place.generations.serving()
+        assert serving is not None
+        assert serving.version == 8
 
 
 async def test_a_recall_that_the_projector_finds_wrong(
