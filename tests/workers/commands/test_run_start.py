@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -22,13 +23,24 @@ def only_line(chime) -> str:
     return line
 
 
-@pytest.mark.parametrize("option", ["--limit", "--processes", "--hosts", "--slots", "--concurrency", "--epochs"])
-@pytest.mark.parametrize("number", ["0", "-1", "x"])
+@pytest.mark.parametrize(
+    ("option", "number"),
+    [
+        *product(["--limit", "--hosts", "--slots", "--concurrency", "--epochs"], ["0", "-1", "x"]),
+        # 0 of them leave the episodes to workers that somebody else has started.
+        *product(["--processes"], ["-1", "x"]),
+    ],
+)
 def test_a_number_of_nothing(chime, option, number):
     """It is refused by name before anything is begun: no worker, no host and no task would be a run that never ends."""
     chime("run", "start", "toy", *NOWHERE, option, number, code=2)
     assert option in only_line(chime)
     assert chime.json("run", "list")["data"] == []
+
+
+def test_no_worker_of_its_own(chime):
+    """The episodes may be left to workers that somebody else has started."""
+    chime("run", "start", "toy", *NOWHERE, "--processes", "0", "--dry-run")
 
 
 @pytest.mark.parametrize(
