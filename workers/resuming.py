@@ -19,6 +19,12 @@ from workers.recording import recording_in
 #: limits that end an episode sooner or later; the others change what a model sees
 LIMITS = ("max_steps", "max_errors", "budget_s", "environment_attempts")
 
+#: part of the operational ones: settings that flags gave when the run was started
+FLAGS = "flags"
+
+#: sections of settings that change what a run means
+_SEMANTIC = frozenset({"policy", "run", "episode", "embedder", "models", "roles"})
+
 #: a setting that somebody has given for this run, not a default
 _GIVEN = ("flag", "environment", "file")
 
@@ -91,18 +97,27 @@ def _recording(resolved: Resolved, there: RecordingSettings) -> dict[str, Any]:
     return {"recording": msgspec.to_builtins(now)} if names else {}
 
 
-def refused(resolved: Resolved, header: RunStarted) -> list[str]:
-    """Flags of this command that would change what the run means, as `setting: there -> wanted`.
+def given_by_flags(resolved: Resolved) -> list[str]:
+    """Semantic settings that the command line gives, over whatever file and variables say; the header keeps them."""
+    return [key for key in resolved.origins if key.partition(".")[0] in _SEMANTIC and _given(resolved, key, ("flag",))]
 
-    Flags only: a file may belong to other runs as well, and the header has the last word over it.
+
+def refused(resolved: Resolved, header: RunStarted) -> list[str]:
+    """What this command's configuration would change about what the run means, as `setting: there -> wanted`.
+
+    A flag that the run was started with stood over file and variables, so that these say nothing about it now.
     """
-    told = [f"{key}: {there} -> {wanted}" for key, there, wanted in _semantic(resolved, header) if there != wanted]
+    told = [
+        f"{key}: {there} -> {wanted}{_said_by(resolved, key)}"
+        for key, there, wanted in _semantic(resolved, header)
+        if there != wanted
+    ]
     # A setting of [models] is that of every role.
     return list(dict.fromkeys(told))
 
 
 def _semantic(resolved: Resolved, header: RunStarted) -> Iterator[tuple[str, object, object]]:
-    """(setting, what the run has, what a flag says)."""
+    """(setting, what the run has, what somebody has given now)."""
     config, configuration = header.config, resolved.configuration
     has: dict[str, object] = {
         "policy.name": config.policy.name,
@@ -113,17 +128,30 @@ def _semantic(resolved: Resolved, header: RunStarted) -> Iterator[tuple[str, obj
         **{f"embedder.{name}": value for name, value in config.agent.get("embedder_options", {}).items()},
         **{f"episode.{name}": value for name, value in config.limits.items() if name not in LIMITS},
     }
+    begun_with = config.operational.get(FLAGS)
+
+    def asked(key: str, *others: str) -> bool:
+        # Of a run that does not say what it was started with, only flags count.
+        over = begun_with is None or not {key, *others}.isdisjoint(begun_with)
+        return _given(resolved, key, ("flag",) if over else _GIVEN)
+
     for key, there in has.items():
-        if _given(resolved, key, ("flag",)):
+        if asked(key):
             yield key, there, resolved.values[key]
-    if _given(resolved, "run.lag", ("flag",)):
+    if asked("run.lag", "run.concurrency"):
         lag = configuration.run.lag
         yield "run.lag", config.lag, 2 * config.concurrency if lag == "auto" else lag
     for role in ROLES:
         for name in ModelSettings.__struct_fields__:
-            for key in (f"roles.{role}.{name}", f"models.{name}"):
-                if _given(resolved, key, ("flag",)):
+            own, common = f"roles.{role}.{name}", f"models.{name}"
+            for key, other in ((own, common), (common, own)):
+                if asked(key, other):
                     yield key, config.models.get(role, {}).get(name), configuration.role(role)[name]
+
+
+def _said_by(resolved: Resolved, key: str) -> str:
+    origin = resolved.origins[key]
+    return "" if origin.kind == "flag" else f" ({origin.text})"
 
 
 def _given(resolved: Resolved, key: str, kinds: tuple[str, ...]) -> bool:

@@ -1,7 +1,7 @@
 """From a configuration and a choice of tasks to the head of a run's log."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from pathlib import Path
@@ -29,6 +29,7 @@ from workers.configuration import ROLES, Configuration
 from workers.connections import Server
 from workers.header import Head, head, recorded_head
 from workers.recording import recording_part
+from workers.resuming import FLAGS
 from workers.sources import banks_at, newest_version
 from workers.views.banks import version_at
 
@@ -54,6 +55,8 @@ class Choice:
     prompts: Mapping[str, Path] = field(default_factory=lambda: MappingProxyType({}))
     #: names that every view of the run shows
     labels: tuple[str, ...] = ()
+    #: settings that the command line gave; None = it is not known
+    flags: tuple[str, ...] | None = None
     #: handed to every reset
     options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
@@ -111,6 +114,13 @@ async def beginning(
     )
 
 
+def labelled(made: Beginning, labels: Sequence[str]) -> Beginning:
+    """`made` with the names that every view of its run shows."""
+    config = msgspec.structs.replace(made.head.started.config, labels=list(labels))
+    started = msgspec.structs.replace(made.head.started, config=config)
+    return replace(made, head=replace(made.head, started=started))
+
+
 def run_config(configuration: Configuration, choice: Choice, description: Description, listed: TaskList) -> RunConfig:
     """Every parameter, as the header records it.
 
@@ -151,7 +161,7 @@ def run_config(configuration: Configuration, choice: Choice, description: Descri
         },
         preparatory=sorted(preparatory),
         labels=list(choice.labels),
-        operational=operational(configuration),
+        operational=operational(configuration) | ({} if choice.flags is None else {FLAGS: list(choice.flags)}),
     )
 
 

@@ -206,7 +206,9 @@ def test_a_resume_changes_what_is_given(tmp_path: Path):
     ],
 )
 def test_a_resume_refuses_flags_that_change_the_run(made_run: Any, tmp_path: Path, given: str, said: str):
-    """A flag that means something else than the header is refused; one that says the same, or a file, is not."""
+    """A flag that means something else than the header is refused; one that says the same is not, nor is a file where
+    nobody knows what the run was started with.
+    """
     header = decode_as(made_run().events[0], RunStarted)
     assert refused(resolved(given, folder=tmp_path), header).count(said) == 1
     assert (
@@ -214,6 +216,32 @@ def test_a_resume_refuses_flags_that_change_the_run(made_run: Any, tmp_path: Pat
         == []
     )
     assert refused(resolved(file='[policy]\nname = "outcome"\n', folder=tmp_path), header) == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "file", "said"),
+    [
+        ([], "[policy]\ntheta_merge = 0.9\n", ["policy.theta_merge: 0.88 -> 0.9 (file chime.toml:2)"]),
+        (["policy.theta_merge"], "[policy]\ntheta_merge = 0.9\n", []),
+        ([], "[policy]\ntheta_merge = 0.88\nbeta = 0.20\n[models]\nmodel = 'made-model'\ntimeout_s = 9\n", []),
+        ([], "[models]\nmodel = 'b'\n", ["models.model: made-model -> b (file chime.toml:2)"]),
+        (["models.model"], "[models]\nmodel = 'b'\n", []),
+        (["roles.gate.model"], "[models]\nmodel = 'b'\n[roles.gate]\nmodel = 'made-model'\n",
+         ["models.model: made-model -> b (file chime.toml:2)"]),
+        (["models.model"], "[roles.gate]\nmodel = 'b'\n", []),
+        ([], "[run]\nlag = 'auto'\nconcurrency = 4\nslots = 2\n",
+         ["run.concurrency: 1 -> 4 (file chime.toml:3)", "run.lag: 1 -> 2 (file chime.toml:2)"]),
+        (["run.concurrency", "run.lag"], "[run]\nlag = 'auto'\nconcurrency = 4\n", []),
+    ],
+)  # fmt: skip
+def test_a_resume_refuses_a_file_that_has_changed(
+    made_run: Any, tmp_path: Path, flags: list[str], file: str, said: list[str]
+):
+    """What stands in the file now and the run has not: but for what a flag stood over when the run was started."""
+    header = decode_as(made_run().events[0], RunStarted)
+    config = replace(header.config, operational={"flags": flags})
+    begun = replace(header, config=config)
+    assert refused(resolved(file=file, folder=tmp_path), begun) == said
 
 
 async def test_a_process_that_ends_sweeps_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, world: Any):

@@ -3,7 +3,6 @@
 import getpass
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -45,9 +44,9 @@ from workers.invocation import AT_LEAST_ONE, Invocation, chime_command, run_asyn
 from workers.live import LiveLine
 from workers.noting import note_windows, windows
 from workers.recording import REPLAY, assert_playable, prepare, recording_in
-from workers.resuming import refused, resumed_operational
+from workers.resuming import given_by_flags, refused, resumed_operational
 from workers.run_stream import tell
-from workers.starting import Beginning, Choice, beginning, new_run_id
+from workers.starting import Beginning, Choice, beginning, labelled, new_run_id
 from workers.views.at_hand import NOT_AT_HAND, summarized_at_hand
 from workers.views.standing import Standing
 from workers.views.summary import Summary, abandoned_why
@@ -153,6 +152,7 @@ def start(invocation: Invocation, **given: Any) -> int:
         seed_bank=given["seed_bank"],
         prompts={name: Path(file) for name, file in _pairs(given["prompts"], "--prompt").items()},
         options=_options(given["options"]),
+        flags=tuple(given_by_flags(invocation.resolved)),
     )
     run = run_id(given["name"]) if given["name"] else new_run_id(choice.environment)
     assert_sole_owner()
@@ -409,17 +409,19 @@ async def _begun(invocation: Invocation, there: Server, run: RunId, choice: Choi
     )
     try:
         await _assert_usable(map(configuration.endpoint, ROLES), invocation)
-        listed = Listed()
-        if configuration.recording.replay:
-            choice = replace(choice, labels=(*choice.labels, REPLAY))
-        else:
-            listed = await listed_at(configuration.endpoint("planner"), invocation.environment)
-        if listed.owner == OWNER:
-            choice = replace(choice, labels=(*choice.labels, LABEL))
         around = Around(environ=invocation.environment)
         made = await beginning(configuration, choice, cast("Environment", loaded), there, around)
     finally:
         await loaded.aclose()
+    # The endpoint is asked last: what is wrong on our side needs no server to be told.
+    listed, labels = Listed(), list(choice.labels)
+    if configuration.recording.replay:
+        labels.append(REPLAY)
+    else:
+        listed = await listed_at(configuration.endpoint("planner"), invocation.environment)
+    if listed.owner == OWNER:
+        labels.append(LABEL)
+    made = labelled(made, labels)
     await made.prompts.store(there.blobs, run)
     log = there.store.open(run)
     is_new = await begin(log, made.head)
@@ -432,7 +434,7 @@ async def _begun(invocation: Invocation, there: Server, run: RunId, choice: Choi
     invocation.output.note(
         f"{word} {run}: {total} episodes of {choice.environment}, policy {made.head.started.config.policy.name}"
         + (", frozen" if choice.frozen else "")
-        + (f"  [{', '.join(choice.labels)}]" if choice.labels else "")
+        + (f"  [{', '.join(labels)}]" if labels else "")
     )
 
 

@@ -52,6 +52,22 @@ def test_a_worker_of_nothing(chime, option, number):
     assert option in only_line(chime)
 
 
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--prompt", "dream=x"], "unknown prompt 'dream'"),
+        (["--domain", "moon"], "toy has no domain 'moon'"),
+        (["--seed-bank", "nobody"], "no run 'nobody'"),
+        (["--model", ""], "no model for the planner"),
+    ],
+)
+def test_what_is_wrong_here_is_told_before_the_endpoint_is_asked(chime, words, why):
+    """A mistake of one's own needs no endpoint to be found, not even one that is away."""
+    chime("run", "start", "toy", *NOWHERE, *words, code=2)
+    assert why in chime.err.splitlines()[-1]
+    assert chime.json("run", "list")["data"] == []
+
+
 def test_parts_of_a_protocol_without_parts(chime):
     """A part that there is not is no silent run over everything."""
     chime("run", "start", "toy", *NOWHERE, "--part", "eval", code=2)
