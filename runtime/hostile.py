@@ -23,6 +23,7 @@ _UNSEEN = re.compile(
 )
 #: joiners that scripts and emoji need, one at a time
 _JOINERS = "\u200c\u200d"
+_NO_JOINERS = dict.fromkeys(map(ord, _JOINERS))
 _JOINED = re.compile(f"[{_JOINERS}]{{2,}}")
 #: between two of these they join nothing
 _SPLIT = re.compile(f"[A-Za-z0-9][{_JOINERS}][A-Za-z0-9]")
@@ -276,7 +277,15 @@ _PATTERNS = {
 
 def seen(text: str) -> str:
     """`text` without what shows nothing; joiners stay where they stand alone."""
-    return text if text.isascii() else _JOINED.sub("", "".join(one for one in text if not _is_unseen(one)))
+    return text if text.isascii() else _JOINED.sub("", text.translate(_Shown()))
+
+
+class _Shown(dict[int, int | None]):
+    """Code point -> itself, or nothing where it shows nothing."""
+
+    def __missing__(self, code: int) -> int | None:
+        self[code] = None if _is_unseen(chr(code)) else code
+        return self[code]
 
 
 class _Alike(dict[int, int]):
@@ -297,7 +306,7 @@ def plain(text: str) -> str:
     """`text` in compatibility form, without what shows nothing and without joiners."""
     if text.isascii():
         return text
-    return "".join(one for one in unicodedata.normalize("NFKC", text) if not _is_unseen(one) and one not in _JOINERS)
+    return unicodedata.normalize("NFKC", text).translate(_Shown(_NO_JOINERS))
 
 
 def _readings(text: str) -> list[str]:

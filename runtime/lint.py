@@ -202,7 +202,22 @@ def _copies_identifier(text: str, trajectory: Sequence[Message]) -> bool:
     if not named:
         return False
     episode = "\n".join(_texts(trajectory)).casefold()
-    return any(re.search(rf"(?<!\w){re.escape(one)}(?!\w)", episode) for one in named)
+    return any(_is_named(one, episode) for one in named)
+
+
+def _is_named(identifier: str, text: str) -> bool:
+    """Whether `identifier` stands in `text` as a word; a pattern would be dear, with hundreds in a megabyte."""
+    at = text.find(identifier)
+    while at >= 0:
+        end = at + len(identifier)
+        if not (_in_word(text[at - 1 : at]) or _in_word(text[end : end + 1])):
+            return True
+        at = text.find(identifier, at + 1)
+    return False
+
+
+def _in_word(one: str) -> bool:
+    return one.isalnum() or one == "_"
 
 
 def _gives_away(text: str, trajectory: Sequence[Message]) -> bool:

@@ -304,6 +304,15 @@ def test_any_text_is_linted(text):
     assert found == [name for name in names if name in found]
 
 
+@pytest.mark.timeout(60)
+def test_very_many_identifiers_are_looked_for_in_time():
+    """Hundreds of them, each in a megabyte that almost has it."""
+    named = [f"x{n:06d}" for n in range(900)]
+    told = {"role": "tool", "content": "".join(f"{one}y " for one in named) * 130}
+    assert "copied_id" not in lint("", " ".join(named), [told], Parameters())
+    assert "copied_id" in lint("", " ".join(named), [told, {"role": "tool", "content": named[-1]}], Parameters())
+
+
 @pytest.mark.parametrize(
     "part",
     ["а", "aа", "漢", "<a ", "ignore ", "previous ", "![", "&#60;", "password: ", "👩\u200d", "a+", "sk-", "\n"],
