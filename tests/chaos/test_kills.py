@@ -17,6 +17,8 @@ from troupe import PATIENCE_S, RUN, Troupe, until
 FAULTS = 20 if LONG else 8
 EPISODES = 36 if LONG else 12
 CONCURRENCY, LAG = 6, 6
+#: an episode may be given up where its workers are killed again and again; among so many runs one is whole
+_WHOLE_AMONG = 3
 #: the longest time the model thinks, seconds: so long that a run outlasts its faults
 SLOWEST_S = 1.0 if LONG else 0.5
 
@@ -85,6 +87,6 @@ def test_runs_survive_kills(
         told_of = f"{dict(schedule.done)}; {outcome.abandoned} abandoned, {outcome.lost} lost"
         record_property("chaos", f"seed {seed}: {told_of}; events by attempt {dict(outcome.attempts)}")
         seed += 1
-        if done.total() >= (KILLS or 1):
+        if done.total() >= (KILLS or 1) and (whole or seed >= SEED + _WHOLE_AMONG):
             break
     assert whole, "every run lost an episode: no digest was compared"
