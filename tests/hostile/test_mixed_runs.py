@@ -2,27 +2,36 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from chaos_budget import LONG, SEED, limit_s, rounds, told
 from every_row import ROWS
-from hostile_command import Command, contents, digests
-from hostile_mix import MIXABLE, Mix, serving
+from hostile_command import ALONE, Command, contents, digests
+from hostile_mix import MIXABLE, SHARE, STREAMED, Mix, serving
 
-SHARE = 0.3
 EPISODES = 48 if LONG else 12
+#: what hangs is given up after so long, each try; and texts are asked for that memories are merged into
+STREAMING = {
+    "models.stream": "true", "models.timeout_s": "4", "policy.merge_text": "rewrite", "policy.theta_merge": "0.2",
+}  # fmt: skip
 
 
-def mixed(command: Command, seed: int, episodes: int) -> Mix:
+def mixed(command: Command, seed: int, episodes: int, *, streams: bool = False) -> Mix:
     """Two runs of one seed, with one worker and with two; everything that must hold of each and of both holds."""
-    mixes = (Mix(seed, SHARE), Mix(seed, SHARE))
+    rows = STREAMED if streams else MIXABLE
+    settings = ALONE | (STREAMING if streams else {})
+    one_mix = partial(Mix, seed, rows=rows, merging=1.0 if streams else SHARE)
+    mixes = (one_mix(), one_mix())
     found = []
     with serving(*mixes) as servers:
         for processes, server in enumerate(servers, 1):
             run = f"seed-{seed}-{processes}"
-            ended = command.start(run, server.hostile_url, "--processes", str(processes), episodes=episodes)
+            ended = command.start(
+                run, server.hostile_url, "--processes", str(processes), episodes=episodes, settings=settings
+            )
             assert ended.code in (0, 1), ended.err
             assert (ended.code == 1) == ended.last.startswith("finished with failures: ")
             assert ended.failures() == []
@@ -58,3 +67,14 @@ def test_mixed_runs_end_and_end_alike(command: Command, record_property: Callabl
             met |= set(mixed(command, seed, EPISODES).met)
     assert len(met) >= 8
     record_property("chaos", f"{len(met)} of {len(ROWS)} rows met in runs from seed {SEED}")
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(900)
+def test_mixed_runs_that_stream(command: Command, record_property: Callable[[str, object], None]) -> None:
+    """Likewise where answers are read as they are written, some of which hang or break off, and memories are merged."""
+    assert all(len(rows) >= 50 for rows in STREAMED.values())
+    with told(SEED):
+        mix = mixed(command, SEED, EPISODES // 2, streams=True)
+    assert mix.met
+    record_property("chaos", f"{len(mix.met)} rows met in a run that streams, {mix.merges_met} of them by merges")

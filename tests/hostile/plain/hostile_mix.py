@@ -4,7 +4,7 @@ import asyncio
 import json
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
@@ -14,42 +14,64 @@ from hostile_rows import ROLES, Row
 from hostile_server import HostileServer, hostile_server
 from hostile_wire import Asked, Play, Reply
 
+#: of the requests that meet a row
+SHARE = 0.3
 #: what may be asked for in another way without a word of the messages being changed
 _SILENT_CHANGES = frozenset({"max_tokens", "temperature"})
 
 
-def mixable(row: Row) -> bool:
+def mixable(row: Row, settings: frozenset[str] = frozenset()) -> bool:
     """Whether it may be met in the middle of a run whose other calls must not notice.
 
-    Not: what pauses the run; what needs settings of its own, which is what hangs, too; and what teaches the client to
-    write other messages, as from then on other requests are made.
+    Not: what pauses the run; what needs other `settings` of an endpoint than the run has; and what teaches the client
+    to write other messages, as from then on other requests are made.
     """
-    learnt = {one for role in row.roles for one in row.expect(role).get("changed", ())}
-    return not (row.pauses or row.endpoint or row.model or row.at_accept or row.unseen or learnt - _SILENT_CHANGES)
+    learnt = {one for role in row.roles for one in row.expect(role).get("changed", ())} - _SILENT_CHANGES
+    alone = row.pauses or row.model or row.at_accept or row.unseen
+    return not (alone or learnt or set(row.endpoint) - settings)
 
 
 MIXABLE: dict[str, list[Row]] = {role: [one for one in ROWS if role in one.roles and mixable(one)] for role in ROLES}
+#: what is met in a run that streams, and waits only so long: streams of all kinds, and what hangs
+STREAMED: dict[str, list[Row]] = {
+    role: [
+        one
+        for one in ROWS
+        if one.endpoint and role in one.roles and mixable(one, frozenset({"stream", "timeout_s", "retries"}))
+    ]
+    for role in ROLES
+}
 
 
 @dataclass
 class Mix:
-    """A play: `share` of the requests meet a row. Both, and which, are decided by `seed`, role and messages alone."""
+    """A play: `share` of the requests meet a row, and `merging` of those for the text of a merge.
+
+    Both, and which row it is, are decided by `seed`, role and messages alone.
+    """
 
     seed: int
-    share: float
+    share: float = SHARE
+    #: by role
+    rows: Mapping[str, Sequence[Row]] = field(default_factory=lambda: MIXABLE)
+    merging: float = SHARE
     #: row -> requests that met it
     met: Counter[str] = field(default_factory=Counter)
+    #: requests for the text of a merge that met a row
+    merges_met: int = 0
     _places: Counter[str] = field(default_factory=Counter)
 
     def __call__(self, asked: Asked) -> Reply:
         said = json.dumps([self.seed, asked.role, asked.body["messages"]], sort_keys=True).encode()
         name = sha256(said).hexdigest()
-        if int(name[:8], 16) >= self.share * 2**32:
+        is_merge = "<existing>" in asked.text
+        if int(name[:8], 16) >= (self.merging if is_merge else self.share) * 2**32:
             return None
-        rows = MIXABLE[asked.role]
+        rows = self.rows[asked.role]
         row = rows[int(name[8:16], 16) % len(rows)]
         place, self._places[name] = self._places[name], self._places[name] + 1
         self.met[row.name] += 1
+        self.merges_met += is_merge
         return row.play(replace(asked, place=place))
 
 

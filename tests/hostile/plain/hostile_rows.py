@@ -11,7 +11,7 @@ Role = str
 ROLES: tuple[Role, ...] = ("planner", "executor", "gate")
 PLANNER, EXECUTOR, GATE = (("planner",), ("executor",), ("gate",))
 
-#: further tries of each call in these tests, and attempts of a job that ends without an answer of the planner
+#: further tries of each call in these tests, and attempts of a job that ends without an answer
 RETRIES, ATTEMPTS = 2, 3
 
 
@@ -116,9 +116,8 @@ def unavailable(kind: str, tries: int = 1 + RETRIES) -> Expectation:
     """No answer within the tries: no plan, no outcome of the agent's, or no judgement; the run goes on."""
 
     def expect(role: Role) -> Mapping[str, Any]:
-        calls = ATTEMPTS if role == "planner" else 1
         return _ended(role, "model_unavailable", "model", "model_unavailable") | {
-            "unanswered": (kind,) * calls, "retried": (kind,) * (tries - 1) * calls,
+            "unanswered": (kind,) * ATTEMPTS, "retried": (kind,) * (tries - 1) * ATTEMPTS,
         }  # fmt: skip
 
     return expect

@@ -1,5 +1,6 @@
 """Servers that take less than the API has: schemas, parameters, roles, tools; and contexts that are too small."""
 
+import re
 from typing import Any
 
 from hostile_rows import EXECUTOR, GATE, Row, both, changed, of, refused, used
@@ -70,6 +71,13 @@ CONTEXT: dict[str, tuple[int, str]] = {
     "LM Studio": (400, "Trying to keep the first 4000 tokens when context the overflows. However, the model is loaded "
                   "with context length of only 3000 tokens"),
     "Groq": (413, "Request too large for model in organization: please reduce the length of the messages."),
+    "TabbyAPI": (400, "Prompt length 4000 is greater than max_seq_len 3000"),
+    "LMDeploy": (400, "The input prompt length 4000 exceeds session_len 3000"),
+    "SiliconFlow": (400, "length of prompt_tokens (4000) must be less than max_seq_len (3000)."),
+    "SambaNova": (400, "Requested generation length 1024 is not possible! The provided prompt is 4000 tokens long, so "
+                  "generating 1024 tokens requires a sequence length of 5024, but the maximum supported sequence "
+                  "length is just 3000!"),
+    "Copilot": (400, "prompt token count of 4000 exceeds the limit of 3000"),
     "a 500": (500, "Requested tokens (4000) exceed context window of 3000"),
 }  # fmt: skip
 
@@ -100,6 +108,23 @@ def _single(asked: Asked) -> Reply:
     return None if most <= 1 else failed(400, "This model only supports single tool-calls at once!")
 
 
+def _single_unsaid(asked: Asked) -> Reply:
+    """The same, and `parallel_tool_calls` is no field that it knows."""
+    if "parallel_tool_calls" in asked.body:
+        return failed(400, "Unknown parameter: 'parallel_tool_calls'.", param="parallel_tool_calls")
+    return _single(asked)
+
+
+#: an id as Mistral has them
+_SHORT = re.compile(r"[a-zA-Z0-9]{9}")
+
+
+def _ids(asked: Asked) -> list[str]:
+    """Of the calls and results in a history."""
+    found = [call["id"] for message in asked.body["messages"] for call in message.get("tool_calls") or ()]
+    return found + [one["tool_call_id"] for one in asked.body["messages"] if "tool_call_id" in one]
+
+
 def _long_history(plain: Any, asked: Asked) -> None:
     """Words enough beside each call that a history is soon too long for a small context."""
     message = plain["choices"][0]["message"]
@@ -128,6 +153,10 @@ ROWS: list[Row] = [
         lambda asked: "max_completion_tokens" in asked.body,
         failed(400, "Unsupported parameter: 'max_tokens' is not supported with this model. Use "
                "'max_completion_tokens' instead.", param="max_tokens", code="unsupported_parameter"))),
+    row("Groq: a cap beyond its largest", expect=changed("max_tokens"), play=unless(
+        lambda asked: asked.body.get("max_tokens", 0) <= 512,
+        failed(400, "`max_tokens` must be less than or equal to `512`, the maximum value for `max_tokens` is less than "
+               "the `context_window` for this model", type="invalid_request_error", param="max_tokens"))),
     row("no temperature but the default", expect=changed("temperature"), play=unless(
         lambda asked: "temperature" not in asked.body,
         failed(400, "Unsupported value: 'temperature' does not support 0 with this model. Only the default (1) value "
@@ -163,6 +192,16 @@ ROWS: list[Row] = [
         failed(400, "Unsupported parameter: 'parallel_tool_calls' is not supported with this model.",
                param="parallel_tool_calls"))),
     row("one call at a time", roles=EXECUTOR, expect=changed("parallel_tools", errors=1), play=_single),
+    row("one call at a time, and no word for it", roles=EXECUTOR, expect=changed(
+        "parallel_tools", "parallel_tools", errors=1), play=_single_unsaid),
+    row("Mistral: ids of nine letters and digits", roles=EXECUTOR, expect=changed("tool_ids"), play=unless(
+        lambda asked: all(_SHORT.fullmatch(one) for one in _ids(asked)),
+        http(400, {"object": "error", "message": "Tool call id was episode-0-1-0 but must be a-z, A-Z, 0-9, with a "
+                   "length of 9.", "type": "invalid_function_call", "code": "3280"}))),
+    row("Gemini: thoughts that must come back with calls", roles=EXECUTOR,
+        expect=changed("tools", flags=("text_call",)), play=unless(lambda asked: not _ids(asked), http(400, [{"error": {
+            "code": 400, "message": "Function call is missing a thought_signature in functionCall parts. This is "
+            "required for tools to work correctly.", "status": "INVALID_ARGUMENT"}}]))),
     row("thinking cannot be switched by enable_thinking", model={"thinking": "dashscope"}, expect=changed("thinking"),
         play=unless(lambda asked: "enable_thinking" not in asked.body,
                     failed(400, "Unrecognized request argument supplied: enable_thinking"))),

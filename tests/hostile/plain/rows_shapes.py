@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from hostile_rows import GATE, PLANNER, Row, of, refused, retried, stopped, unavailable, used
+from hostile_rows import GATE, PLANNER, Row, both, changed, of, refused, retried, stopped, unavailable, used
 from hostile_wire import DONE, Asked, Body, always, answering, chunk, completion, events, first, http, said, written
 
 
@@ -52,8 +52,17 @@ NONE: dict[str, bytes] = {
     "an answer of Ollama": http(200, {"model": "m", "message": _OK, "done": True}),
     "lines of Ollama": http(200, '{"message":{"content":"fi"},"done":false}\n{"done":true}\n'),
     "a list of models": http(200, {"object": "list", "data": [{"id": "m"}]}),
+    "an answer of Gemini": http(200, {"candidates": [{"content": {"parts": [{"text": "fine"}]}}]}),
+    "an answer of TGI": http(200, [{"generated_text": "fine"}]),
+    "an answer of Cohere": http(200, {"message": {"content": [{"text": "x"}]}, "finish_reason": "COMPLETE"}),
+    "an answer in a field": http(200, {"code": 0, "data": completion(_OK)}),
+    "an answer in a text": http(200, json.dumps(json.dumps(completion(_OK)))),
+    "an answer behind a guard against scripts": http(200, ")]}',\n" + json.dumps(completion(_OK))),
+    "choices by number": http(200, {"choices": {"0": completion(_OK)["choices"][0]}}),
+    "content that is false": http(200, completion({"role": "assistant", "content": False})),
+    "choices twice": http(200, json.dumps(completion(_OK))[:-1] + ', "choices": []}'),
     "a code and a message": http(200, {"code": 1302, "msg": "busy, try later", "success": False}),
-    "MiniMax: a status inside": http(200, {"base_resp": {"status_code": 1002, "status_msg": "rate limit"}}),
+    "MiniMax: a status inside": http(200, {"base_resp": {"status_code": 1000, "status_msg": "unknown error"}}),
     "FastAPI: a detail": http(200, {"detail": "Internal"}),
     "OpenRouter: an error in the choice": http(200, {"choices": [{"error": {"message": "provider failed"},
                                                                   "message": {"content": ""}}]}),
@@ -131,6 +140,20 @@ ROWS: list[Row] = [
         expect=stopped("quota")),
     row("an error 400 in a 200", play=always(http(200, {"error": {"message": "bad request", "code": 400}})),
         expect=refused("refused")),
+    row("Anthropic: a limit in a 200", expect=unavailable("rate_limited"), play=always(http(200, {
+        "type": "error", "error": {"type": "rate_limit_error", "message": "This would exceed your rate limit"}}))),
+    row("Anthropic: a wrong key in a 200", expect=stopped("key"), play=always(http(200, {
+        "type": "error", "error": {"type": "authentication_error", "message": "invalid x-api-key"}}))),
+    row("MiniMax: a wrong key in a 200", expect=stopped("key"), play=always(http(200, {"base_resp": {
+        "status_code": 1004, "status_msg": "login fail: Please carry the API secret key in the 'Authorization'"}}))),
+    row("MiniMax: a limit in a 200", expect=unavailable("rate_limited"),
+        play=always(http(200, {"base_resp": {"status_code": 1002, "status_msg": "rate limit"}}))),
+    row("Qianfan: a limit in a 200", expect=unavailable("rate_limited"),
+        play=always(http(200, {"error_code": 18, "error_msg": "Open api qps request limit reached"}))),
+    row("Spark: a context in a 200", expect=both(changed("context"), of(
+            planner=refused("context"), executor=refused("context", stop="context", degraded=""),
+            gate=refused("context", degraded="context"))),
+        play=always(http(200, {"code": 10907, "message": "token数量超过上限。对话历史+问题的字数太多"}))),
     row("an error 502 in a 200", play=always(http(200, {"error": {"message": "provider is down", "code": 502}})),
         expect=unavailable("unavailable")),
     row("a quota error without a code in a 200", expect=stopped("quota"),
@@ -155,6 +178,12 @@ ROWS: list[Row] = [
         play=_odd(lambda plain, asked: [plain.pop(name, None) for name in ("id", "object", "created")])),
     row("an id that is a number", play=_set(id=7, created="yesterday", object=None), expect=used()),
     row("fields that nobody knows", play=_set(x={"y": [1]}, service_tier="gold", citations=["a"]), expect=used()),
+    row("numbers that are none", expect=used(), play=lambda asked: http(200, json.dumps({
+        "x": float("nan"), "y": float("-inf"), **asked.healthy}).replace('"created": 1', '"created": 1e999'))),
+    row("a number of four thousand digits", play=_set(created=10**3999), expect=used()),
+    row("a message and a code of success beside it", play=_set(code=0, message="success", success=True), expect=used()),
+    row("a first choice with number 1", expect=used(),
+        play=_odd(lambda plain, asked: plain["choices"][0].update(index=1))),
     row("an error that is null", play=_set(error=None), expect=used()),
     row("an error that is empty", play=_set(error={}), expect=used()),
     row("tool calls null", play=_odd(lambda plain, asked: _message(plain).setdefault("tool_calls", None)),

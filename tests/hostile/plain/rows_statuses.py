@@ -39,6 +39,23 @@ STOPPING: dict[str, tuple[str, bytes]] = {
     "OpenAI: 403 country": ("key", failed(403, "Country, region, or territory not supported",
                                           code="unsupported_country_region_territory")),
     "403 of a firewall": ("key", _html(403, "403 Forbidden")),
+    "Gemini: 400 wrong key": ("key", http(400, [{"error": {"code": 400, "message": "API key not valid. Please pass a "
+                                                          "valid API key.", "status": "INVALID_ARGUMENT"}}])),
+    "xAI: 400 wrong key": ("key", http(400, {"code": "Client specified an invalid argument", "error": "Incorrect API "
+                                            "key provided: xa***aa. You can obtain an API key from https://console.x.ai."})),
+    "LiteLLM: 400 budget": ("quota", failed(400, "Budget has been exceeded! Current cost: 10.01, Max budget: 10.0",
+                                           type="budget_exceeded", code="400")),
+    "SiliconFlow: 403 balance": ("quota", http(403, {"code": 30001, "message": "Sorry, your account balance is "
+                                                    "insufficient", "data": None})),
+    "xAI: 403 no credits": ("quota", http(403, {"code": "The caller does not have permission", "error": "Your newly "
+                                               "created team doesn't have any credits yet."})),
+    "Groq: 400 model decommissioned": ("model_not_found", failed(
+        400, "The model `executor` has been decommissioned and is no longer supported.", code="model_decommissioned")),
+    "Bedrock: 400 model": ("model_not_found", http(400, {"message": "The provided model identifier is invalid."})),
+    "SiliconFlow: 400 model": ("model_not_found", http(400, {"code": 20012, "message": "Model does not exist. Please "
+                                                            "check it carefully.", "data": None})),
+    "Doubao: 404 model not opened": ("model_not_found", failed(
+        404, "Your account 21 has not activated the model. Please activate it in the console.", code="ModelNotOpen")),
     "DashScope: 403 access denied": ("key", http(403, {"code": "AccessDenied", "message": "Access denied."})),
     "DashScope: 403 free quota used up": (
         "quota", failed(403, "The free tier of the model has been exhausted. If you wish to continue access the model "
@@ -108,6 +125,12 @@ LATER: dict[str, tuple[str, bytes]] = {
                                                          code="limit_requests")),
     "DashScope: 429 allocation quota": ("rate_limited", failed(429, "Allocated quota exceeded, please increase your "
                                                                "quota limit.", code="Throttling.AllocationQuota")),
+    "GitHub: 429 by user and model": ("rate_limited", failed(429, "Rate limit of 10 per 60s exceeded for UserByModel. "
+                                                            "Please wait 30 seconds before retrying.",
+                                                            code="RateLimitReached")),
+    "Groq: 498 flex": ("unavailable", failed(498, "Flex tier capacity exceeded", code="capacity_exceeded")),
+    "Bedrock: 424 of a model": ("unavailable", http(424, {"message": "the model failed", "originalStatusCode": 500})),
+    "nginx: 499": ("unavailable", http(499, "")),
     "429 as a page": ("rate_limited", _html(429, "429 Too Many Requests")),
     "429 without a body": ("rate_limited", http(429, "")),
     "500 of a proxy that never repeats itself": ("server_error", b""),

@@ -173,6 +173,13 @@ FINE: dict[str, Any] = {
     "empty ids in later pieces": _each_call(lambda call: call.setdefault("id", "")),
     "empty names in later pieces": _each_call(lambda call: call["function"].setdefault("name", "")),
     "thinking before the answer": _stream(_thinking),
+    "events without data": _stream(lambda plain: b"data:\n\ndata: \n\n" + events(chunks_of(plain))),
+    "Anthropic: pings as events": _stream(lambda plain: b'event: ping\ndata: {"type": "ping"}\n\n'
+                                          + events(chunks_of(plain))),
+    "indexes that are texts": _each(lambda one: [choice.update(index="0") for choice in one.get("choices") or ()]),
+    "Azure: a filter's word first": _stream(lambda plain: event({"choices": [], "prompt_filter_results": [
+        {"prompt_index": 0, "content_filter_results": {}}]}) + events(chunks_of(plain))),
+    "an end that is said twice": _chunks(lambda found: [*found[:-1], found[-2], found[-1]]),
 }  # fmt: skip
 
 ROWS: list[Row] = [
@@ -189,6 +196,10 @@ ROWS: list[Row] = [
         "a page": streamed(b"<html><body>Log in</body></html>"),
         "bytes that are no text": streamed(b"data: \xff\xfe\xfa\n\n" + DONE),
         "half an answer and a clean end": streamed(_HALF),
+        "null in the middle": streamed(_HALF + b"data: null\n\n"),
+        "completions of the older kind": streamed(events([{"choices": [{"text": "fine", "finish_reason": "stop"}]}])),
+        "events of Anthropic": streamed(b"".join(b"event: %b\ndata: %b\n\n" % (one, json.dumps({"type": one.decode()})
+            .encode()) for one in (b"message_start", b"content_block_delta", b"message_stop"))),
         "an event a hundred thousand deep": streamed(b"data: " + b"[" * 100_000 + b"\n\n" + DONE),
     }.items()),
     *(row(f"{name}, always", play=always(doing), expect=unavailable("connection")) for name, doing in {
@@ -217,6 +228,10 @@ ROWS: list[Row] = [
         expect=refused("refused")),
     row("an error event", play=first(streamed(b'event: error\ndata: {"message": "overloaded"}\n\n')),
         expect=retried("malformed")),
+    row("vLLM: an error as a chunk", play=first(streamed(_HALF + event({"object": "error", "message": "engine is dead",
+        "type": "InternalServerError", "code": 503}))), expect=retried("unavailable")),
+    row("an error event: 429", play=first(streamed(b'event: error\ndata: {"message": "slow", "code": 429}\n\n')),
+        expect=retried("rate_limited")),
     row("a 503 in place of a stream", play=first(http(503, "busy")), expect=retried("unavailable")),
     row("cut at the limit, once", expect=both(_UNCOUNTED, of(planner=used(answers=2), executor=failed_steps(1),
                                                              gate=repaired())),

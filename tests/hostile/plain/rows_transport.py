@@ -3,7 +3,7 @@
 import gzip
 from typing import Any
 
-from hostile_rows import EXECUTOR, Row, retried, unavailable, used
+from hostile_rows import EXECUTOR, Row, retried, stopped, unavailable, used
 from hostile_wire import (
     Asked,
     Doing,
@@ -84,6 +84,10 @@ BROKEN: dict[str, Doing] = {
     "gives a chunk a negative size": cut(_OK_HEAD + b"transfer-encoding: chunked\r\n\r\n-5\r\nhello\r\n0\r\n\r\n"),
     "gives a negative length": cut(_OK_HEAD + b"content-length: -1\r\n\r\n{}"),
     "gives a length that is no number": cut(_OK_HEAD + b"content-length: many\r\n\r\n{}"),
+    "gives a length with a sign": cut(_OK_HEAD + b"content-length: +2\r\n\r\n{}"),
+    "gives a chunk a size in another form": cut(_OK_HEAD + b"transfer-encoding: chunked\r\n\r\n0x2\r\n{}\r\n0\r\n\r\n"),
+    "packs its transfer": cut(_OK_HEAD + b"transfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n"),
+    "switches protocols": cut(b"HTTP/1.1 101 Switching Protocols\r\nupgrade: h2c\r\nconnection: upgrade\r\n\r\n"),
     "gives two lengths": cut(_OK_HEAD + b"content-length: 2\r\ncontent-length: 3\r\n\r\n{} "),
     "speaks no HTTP": cut(b"\x16\x03\x01\x02\x00 this is TLS\r\n\r\n"),
     "greets as SSH": cut(b"SSH-2.0-OpenSSH_9.2\r\n"),
@@ -159,6 +163,18 @@ ROWS: list[Row] = [
         "gives no length and closes",
         play=_healthy(lambda response: cut(_OK_HEAD + b"\r\n" + _body(response))), expect=used(),
     ),
+    row(
+        "calls its packing by an encoding of characters", expect=used(),
+        play=_healthy(lambda response: response.replace(b"\r\n\r\n", b"\r\ncontent-encoding: utf-8\r\n\r\n", 1)),
+    ),
+    row("refuses a key, packed as nobody can read", expect=stopped("key"),
+        play=always(http(401, b"\x8b\x02\x80{}\x03", content_encoding="br"))),
+    row("says slow down, packed wrongly", expect=retried("rate_limited"),
+        play=first(http(429, b"slow down", content_encoding="gzip"))),
+    row("says 100 Continue fifty times first", expect=used(),
+        play=_healthy(lambda response: b"HTTP/1.1 100 Continue\r\n\r\n" * 50 + response)),
+    row("sets a hundred cookies", expect=used(), play=_healthy(lambda response: response.replace(
+        b"\r\n\r\n", b"".join(b"\r\nset-cookie: a%d=b; Max-Age=9999999999" % n for n in range(100)) + b"\r\n\r\n", 1))),
     row("closes after each answer without a word", play=_healthy(_and_close), expect=used()),
     row(
         "says that it closes, and does",
