@@ -79,8 +79,8 @@ class EmbedderUnavailable(Unreachable):
 class RunStopped(Unreachable):
     """Nothing on this endpoint can work: the run pauses and can be resumed.
 
-    `kind` is `unreachable`, `endpoint_down` (one call after the other gets no answer), `endpoint_refuses` (one after the
-    other is refused alike), `key`, `quota`, `model_not_found`, `not_found` or `redirect`; `status` as in
+    `kind` is `unreachable`, `endpoint_down` (one call after the other gets no answer), `endpoint_refuses` (one after
+    the other is refused alike), `key`, `quota`, `model_not_found`, `not_found` or `redirect`; `status` as in
     `ModelUnavailable`.
     """
 
