@@ -66,7 +66,7 @@ class Outage:
 
 async def until(true: Callable[[], Awaitable[bool]]) -> None:
     """Waits for a condition."""
-    with anyio.fail_after(20):
+    with anyio.fail_after(120):
         while not await true():  # noqa: ASYNC110 - a state of the world, not of a task that could tell us
             await anyio.sleep(0.01)
 
@@ -316,7 +316,7 @@ async def test_jobs_of_a_lost_worker(store: ListLogStore, made_run: Any, brisk: 
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(queue.serve, fail, 4)
-        with anyio.fail_after(20):
+        with anyio.fail_after(120):
             control = (await coordinated(log, ground(queue))).conductor.control
         queue.close()
         tasks.cancel_scope.cancel()

@@ -77,7 +77,7 @@ async def test_rows_are_missing(
             # Nobody is told: what is asked first is a recall.
             await in_thread(_put_back, own_weaviate_server, tmp_path / "aside")
             await assert_exact(place, reader if readers == "the same" else place.reader())
-            with anyio.fail_after(60):
+            with anyio.fail_after(120):
                 # Recalls that fall back wait for nothing.
                 while mirror.view.begun == begun or set(await assert_exact(place, reader)) != {"weaviate"}:  # noqa: ASYNC110
                     await anyio.sleep(0.05)
@@ -152,7 +152,7 @@ async def test_the_row_written_last_is_an_older_one(
             assert banks.get(written.id) is not None
             await place.server._edge.put(name, wire.batch(name, [replace(written, n=written.n + 7)]))
             place.server._edge.losses += 1
-            with anyio.fail_after(60):
+            with anyio.fail_after(120):
                 while mirror.view.begun == 1:
                     await mirror.settle(0.05)
                     await anyio.lowlevel.checkpoint()
