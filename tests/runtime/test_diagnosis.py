@@ -244,6 +244,8 @@ def test_confidence_outside(text):
         ('{"label": "none"} ' * 10_000, "several"),
         ('{"label": "none"} ' * 64, "misleading"),
         ('{"label": ' + "9" * 5000 + "}", "broken"),
+        ('{"label": "a' + " " * 500_000 + 'b"}', "label"),
+        ('{"label": "' + "planning and " * 50_000 + 'or"}', "label"),
         ('{"label": "none"', "cut"),
         ('{"label": "none", "x": {"label": "planning", "confidence": 1}', "cut"),
         ('{"label" "none", "x": {"label": "planning", "confidence": 1}}', "broken"),
