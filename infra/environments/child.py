@@ -36,6 +36,16 @@ STDERR_FILE = 1 << 20
 REAP_S = 5.0
 
 
+#: how many lines of a host that did not start are told
+_LAST_LINES = 3
+
+
+def _last(stderr: str) -> str:
+    """What a host said at its end, on one line."""
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    return f"its last words: {' / '.join(lines[-_LAST_LINES:])}" if lines else "it said nothing on stderr"
+
+
 class _Stderr:
     """The stderr of one host: an unnamed file that never grows far beyond STDERR_FILE."""
 
@@ -138,10 +148,8 @@ class Host:
         try:
             description = typed(await host.ask("describe"), Description, "describe")
         except EnvironmentCrashed as problem:
-            raise EnvironmentUnavailable(
-                f"the environment's host ended with {problem.exit_code} before it was ready; its last words:\n"
-                + "\n".join(problem.stderr_tail.strip().splitlines()[-8:])
-            ) from problem
+            ended = f"ended with {problem.exit_code} before it was ready; {_last(problem.stderr_tail)}"
+            raise EnvironmentUnavailable(f"the environment's host {ended}") from problem
         except (EnvironmentTimeout, EnvironmentFailed) as problem:
             await host.end()
             raise EnvironmentUnavailable(f"the environment's host is not usable: {problem}") from problem

@@ -382,3 +382,19 @@ async def test_descriptions_and_tasks_are_typed(misbehaving: Make) -> None:
     tasks.clear()
     assert await environment.tasks("all") == [TASK]
     await environment.aclose()
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("raise SystemExit(3)", "ended with 3 before it was ready; it said nothing on stderr$"),
+        ("import nowhere_at_all", "its last words: .* / ModuleNotFoundError: No module named 'nowhere_at_all'$"),
+    ],
+)
+async def test_a_host_that_does_not_start_is_told_on_one_line(code: str, said: str) -> None:
+    """Its last lines, or that there are none."""
+    environment = ChildEnvironment([sys.executable, "-c", code], environ={})
+    with pytest.raises(EnvironmentUnavailable, match=said) as refused:
+        await environment.describe()
+    assert "\n" not in str(refused.value)
+    await environment.aclose()
