@@ -71,7 +71,8 @@ async def check(
     try:
         description = await environment.describe()
         excused = KNOWN_MISSES.get(description.env, {}) if known_misses is None else known_misses
-        yield Row(name="describe", ok=True, detail=f"{description.env} {description.version}, {description.evaluator}")
+        judged = f", judged by {description.evaluator}" if description.evaluator else ""
+        yield Row(name="describe", ok=True, detail=f"{description.env} {description.version}{judged}")
         for domain in description.domains if domains is None else domains:
             yield await _attempt(f"tasks {domain}", partial(_tasks, environment, domain, description.domains))
             yield await _attempt(f"score {domain}", partial(_scores, environment, domain, sample, excused))
