@@ -5,7 +5,7 @@ import re
 import shutil
 import threading
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -35,16 +35,19 @@ _LEVEL = 3
 #: bodies that a process remembers having stored; the messages of some hundred episodes at once
 _REMEMBERED = 8192
 
-#: KEYS blobs; ARGV how many names, each of them, then name, body, name, body ...: the bodies are stored where they are
-#: not there yet. Answers those of the names alone that have no body.
-_PUT_MANY = Script("""
-local missing, known = {}, tonumber(ARGV[1])
-for i = 2, known + 1 do
-  if redis.call('HEXISTS', KEYS[1], ARGV[i]) == 0 then missing[#missing + 1] = ARGV[i] end
+#: for a script: ARGV from `at` on how many names, each of them, then name, body, name, body ...: the bodies are stored
+#: where they are not there yet. Gives those of the names alone that have no body.
+PUT_BODIES = """
+local function put_bodies(blobs, at)
+  local missing, known = {}, tonumber(ARGV[at])
+  for i = at + 1, at + known do
+    if redis.call('HEXISTS', blobs, ARGV[i]) == 0 then missing[#missing + 1] = ARGV[i] end
+  end
+  for i = at + known + 1, #ARGV, 2 do redis.call('HSETNX', blobs, ARGV[i], ARGV[i + 1]) end
+  return missing
 end
-for i = known + 2, #ARGV, 2 do redis.call('HSETNX', KEYS[1], ARGV[i], ARGV[i + 1]) end
-return missing
-""")
+"""
+_PUT_MANY = Script(f"{PUT_BODIES} return put_bodies(KEYS[1], 1)")
 
 
 class _Compressor(threading.local):
@@ -174,24 +177,39 @@ class RedisBlobs:
     async def put_many(self, run: RunId, bodies: Sequence[bytes]) -> list[str]:
         """As `runtime.ports.Blobs.put_many`: one command; a body that is known to be there is sent by its name."""
         names = [sha256(body).hexdigest() for body in bodies]
-        wanted = dict(zip(names, bodies, strict=True))
-        known = [name for name in wanted if (run, name) in self._stored]
-        arguments: list[Any] = [len(known), *known]
-        for name, body in wanted.items():
-            if (run, name) not in self._stored:
-                arguments += [name, packed(body)]
         with our_errors(self._where):
+            wanted = dict(zip(names, bodies, strict=True))
+            await self.put_by(run, wanted, lambda key, given: _PUT_MANY.run(self._redis, [key], given))
+        return names
+
+    def on(self, redis: Redis) -> bool:
+        """Whether a script of `redis` reaches these bodies."""
+        return redis is self._redis
+
+    async def put_by(
+        self, run: RunId, bodies: Mapping[str, bytes], put: Callable[[str, list[Any]], Awaitable[T | list[bytes]]]
+    ) -> T | list[bytes]:
+        """What `put` answers, which stores `bodies` by `PUT_BODIES` and says with a list which of them it needs whole.
+
+        It may be asked more than once, for the key and with what follows its own arguments.
+        """
+        known = [name for name in bodies if (run, name) in self._stored]
+        while True:
+            given: list[Any] = [len(known), *known]
+            for name, body in bodies.items():
+                if name not in known:
+                    given += [name, packed(body)]
+            answer = await put(self._key(run), given)
+            if not isinstance(answer, list) or not answer:
+                break
             # Since then the run may have been deleted, or the server have lost its tail.
-            while missing := await _PUT_MANY.run(self._redis, [self._key(run)], arguments):
-                arguments = [0]
-                for one in missing:
-                    arguments += [one, packed(wanted[one.decode()])]
-        for name in wanted:
+            known = [name for name in known if name.encode() not in answer]
+        for name in bodies:
             self._stored[run, name] = None
             self._stored.move_to_end((run, name))
         while len(self._stored) > _REMEMBERED:
             self._stored.popitem(last=False)
-        return names
+        return answer
 
     async def get(self, run: RunId, sha256: str) -> bytes:
         """As `runtime.ports.Blobs.get`."""

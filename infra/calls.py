@@ -5,7 +5,7 @@ the stage's event is appended; whoever asks the same again, after a crash or at 
 """
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from typing import Any, Protocol, cast
@@ -18,7 +18,7 @@ from redis.asyncio import Redis
 from events.codec import canonical
 from events.errors import BadInput, ChimeError
 from events.ids import RunId
-from infra.blobs import get_messages, message_list
+from infra.blobs import get_messages
 from infra.model_errors import unsendable
 from infra.redis_client import our_errors
 from infra.transcripts import Transcripts
@@ -104,6 +104,18 @@ class CallStore(Protocol):
         """Store `record` unless the field is taken; what is stored."""
         ...
 
+    async def put_with(self, run: RunId, field: str, record: bytes, bodies: Mapping[str, bytes], blobs: Blobs) -> bytes:
+        """As `put`, once the bodies that `record` names are in `blobs`: whoever finds it finds them.
+
+        Args:
+            run: whose record.
+            field: its name.
+            record: what is stored.
+            bodies: by name.
+            blobs: where they are to be.
+        """
+        ...
+
     async def all(self, run: RunId, stream: str | None = None) -> dict[str, bytes]:
         """Every record of the run, or of one of its streams, by its field."""
         ...
@@ -124,6 +136,10 @@ class MemoryCalls:
 
     async def put(self, run: RunId, field: str, record: bytes) -> bytes:
         return self._records.setdefault(run, {}).setdefault(field, record)
+
+    async def put_with(self, run: RunId, field: str, record: bytes, bodies: Mapping[str, bytes], blobs: Blobs) -> bytes:
+        await blobs.put_many(run, list(bodies.values()))
+        return await self.put(run, field, record)
 
     async def all(self, run: RunId, stream: str | None = None) -> dict[str, bytes]:
         return of_stream(self._records.get(run, {}), stream)
@@ -150,6 +166,10 @@ class RedisCalls:
             stored = cast("bytes | None", await self._redis.hget(self._key(run), field))
         # Gone again where the run was deleted in between.
         return record if stored is None else stored
+
+    async def put_with(self, run: RunId, field: str, record: bytes, bodies: Mapping[str, bytes], blobs: Blobs) -> bytes:
+        await blobs.put_many(run, list(bodies.values()))
+        return await self.put(run, field, record)
 
     async def all(self, run: RunId, stream: str | None = None) -> dict[str, bytes]:
         with our_errors(self._where):
@@ -185,15 +205,21 @@ class _Written(Struct, frozen=True):
 
 
 class _Bodies:
-    """What is stored with one command, by place."""
+    """What is stored with a record."""
 
-    def __init__(self, bodies: list[bytes]) -> None:
-        self.all = bodies
+    def __init__(self) -> None:
+        #: by name
+        self.all: dict[str, bytes] = {}
 
-    def place(self, *bodies: bytes) -> int:
-        """Where the last one of `bodies` stands, now that they are among them."""
-        self.all += bodies
-        return len(self.all) - 1
+    def named(self, body: bytes) -> str:
+        """The name of `body`, now that it is among them."""
+        name = sha256(body).hexdigest()
+        self.all[name] = body
+        return name
+
+    def messages(self, messages: Sequence[bytes]) -> str:
+        """The name of the list of `messages`, as `infra.blobs.put_messages` has it."""
+        return self.named(canonical([self.named(one) for one in messages]))
 
 
 class RecordedCalls:
@@ -255,9 +281,9 @@ class RecordedCalls:
         self, request: ChatRequest, asked: _Written, key: CallKey, began: float, answer: ChatAnswer
     ) -> ChatAnswer:
         """The first answer that was written for this call, ours or another worker's."""
-        record = await self._record(request, asked, key, began, answer)
+        record, bodies = self._record(request, asked, key, began, answer)
         written = msgspec.json.encode(record)
-        kept = await self._store.put(key.run, f"{key.id} {asked.sha256}", written)
+        kept = await self._store.put_with(key.run, f"{key.id} {asked.sha256}", written, bodies, self._blobs)
         _log.info(
             "model_called", run_id=key.run, call=key.id, model_role=request.role, model=answer.model,
             tokens_in=answer.usage.prompt_tokens, tokens_out=answer.usage.completion_tokens,
@@ -274,29 +300,22 @@ class RecordedCalls:
         _log.info("model_call_known", run_id=key.run, call=key.id, model_role=record.role)
         return answer
 
-    async def _record(
+    def _record(
         self,
         request: ChatRequest,
         asked: _Written,
         key: CallKey,
         began: float,
         answer: ChatAnswer | None,
-    ) -> CallRecord:
-        """The record of a call whose bodies are stored: whoever finds it finds what it names."""
+    ) -> tuple[CallRecord, dict[str, bytes]]:
+        """The record of a call, and the bodies that it names."""
         took_s = self._clock.monotonic() - began
         transcript = self._transcripts.take(key)
-        bodies = _Bodies([*asked.messages, message_list(asked.messages), asked.rest])
-        answered = bodies.place(msgspec.json.encode(answer)) if answer else None
+        bodies = _Bodies()
         sent = [canonical(message) for message in transcript.sent.get("messages", ())] if transcript else []
-        listed = bodies.place(*sent, message_list(sent)) if sent else None
-        rest = bodies.place(canonical(transcript.sent | {"messages": None})) if transcript and transcript.sent else None
-        received = bodies.place(transcript.received.encode()) if transcript and transcript.received else None
-        names = await self._blobs.put_many(key.run, bodies.all)
-
-        def name(place: int | None) -> str:
-            return names[place] if place is not None else ""
-
-        return CallRecord(
+        rest = canonical(transcript.sent | {"messages": None}) if transcript and transcript.sent else None
+        received = transcript.received.encode() if transcript else b""
+        record = CallRecord(
             id=key.id,
             role=request.role,
             model=answer.model if answer else "",
@@ -304,21 +323,22 @@ class RecordedCalls:
             usage=answer.usage if answer else TokenUsage(),
             latency_ms=round(1000 * took_s),
             finish_reason=answer.finish_reason if answer else "",
-            messages=names[len(asked.messages)],
-            request=names[len(asked.messages) + 1],
-            answer=name(answered),
+            messages=bodies.messages(asked.messages),
+            request=bodies.named(asked.rest),
+            answer=bodies.named(msgspec.json.encode(answer)) if answer else "",
             sha256=asked.sha256,
             at=self._clock.utc(),
             asked=self._names.get(request.role, ""),
             flags=answer.flags if answer else [],
             left_out=answer.left_out if answer else 0,
-            sent_messages=name(listed),
-            sent=name(rest),
-            received=name(received),
+            sent_messages=bodies.messages(sent) if sent else "",
+            sent=bodies.named(rest) if rest else "",
+            received=bodies.named(received) if received else "",
             requests=len(transcript.before) + 1 if transcript else 0,
             before=transcript.before if transcript else [],
             first_byte_ms=transcript.first_byte_ms if transcript else None,
         )
+        return record, bodies.all
 
     async def _failed(
         self,
@@ -329,7 +349,7 @@ class RecordedCalls:
         error: ModelUnavailable | ModelRefused | RunStopped,
     ) -> None:
         """Kept for the reader, under a field of its own: a failure is never an answer."""
-        record = await self._record(request, asked, key, began, None)
+        record, bodies = self._record(request, asked, key, began, None)
         told = msgspec.structs.replace(
             record,
             error=error.kind,
@@ -338,7 +358,8 @@ class RecordedCalls:
             status=error.status,
             usage=error.usage or TokenUsage(),
         )
-        await self._store.put(key.run, f"{key.id} {asked.sha256} failed {record.at}", msgspec.json.encode(told))
+        field = f"{key.id} {asked.sha256} failed {record.at}"
+        await self._store.put_with(key.run, field, msgspec.json.encode(told), bodies, self._blobs)
 
 
 def _cost(usage: TokenUsage, price: Price | None) -> dict[str, Any]:

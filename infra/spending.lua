@@ -1,15 +1,16 @@
 -- What the calls of a run have come to, beside their records: one script for all that changes it.
 --
 -- KEYS[1] the recorded calls (a hash)   KEYS[2] what they came to (a hash)
--- KEYS[3] calls under way, until when they count, in ms (a sorted set)
+-- KEYS[3] calls under way, until when they count, in ms (a sorted set)   KEYS[4] bodies (a hash), for `record` alone
 -- ARGV[1] what is done, then
 --   reserve  call, ms that it counts without an end, bounds of calls, tokens and USD (0 = none),
 --            then for each role its name and USD per million tokens: prompt, cached prompt, completion
 --            -> 'ok', 'uncounted' (the records were never summed), or {'spent', what, how much}
 --   renew    call, ms that it counts from now on   -> 'ok'
 --   release  call   -> 'ok'
---   record   field, call, record, then name and number for each count that grows
---            -> 'ok', or the record that holds the field already
+--   record   field, call, record, how many words follow, of name and number for each count that grows; where the bodies
+--            that it names are stored here too, then as `put_bodies` (infra/blobs.py) has them
+--            -> 'ok', the record that holds the field already, or the names of bodies that are missing: nothing is recorded
 --   sum      how many records were summed, then name and number for each count
 --            -> 'ok', or 'again' where there are others by now
 -- What calls came to is counted in the step that records a call, so that it is counted once whoever repeats it; where
@@ -26,9 +27,9 @@ local function counted()
   return redis.call('EXISTS', spent) == 1 or redis.call('HLEN', calls) == 0
 end
 
-local function grow(from)
+local function grow(from, to)
   redis.call('HINCRBY', spent, 'calls', 0)
-  for i = from, #ARGV, 2 do redis.call('HINCRBY', spent, ARGV[i], ARGV[i + 1]) end
+  for i = from, to, 2 do redis.call('HINCRBY', spent, ARGV[i], ARGV[i + 1]) end
 end
 
 if op == 'reserve' then
@@ -65,15 +66,20 @@ if op == 'release' then
 end
 
 if op == 'record' then
+  local last = 5 + ARGV[5]
+  if KEYS[4] then
+    local missing = put_bodies(KEYS[4], last + 1)
+    if #missing > 0 then return missing end
+  end
   local whole = counted()
   redis.call('ZREM', under_way, ARGV[3])
   if redis.call('HSETNX', calls, ARGV[2], ARGV[4]) == 0 then return redis.call('HGET', calls, ARGV[2]) end
-  if whole then grow(5) end
+  if whole then grow(6, last) end
   return 'ok'
 end
 
 -- sum
 if redis.call('EXISTS', spent) == 1 then return 'ok' end
 if redis.call('HLEN', calls) ~= tonumber(ARGV[2]) then return 'again' end
-grow(3)
+grow(3, #ARGV)
 return 'ok'

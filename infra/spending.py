@@ -20,16 +20,17 @@ from typing_extensions import override
 
 from events.errors import ChimeError
 from events.ids import RunId
+from infra.blobs import PUT_BODIES, RedisBlobs
 from infra.calls import RedisCalls
 from infra.redis_client import Script, our_errors
 from infra.transcripts import Transcripts
 from runtime.beside import beside
 from runtime.calls import call_usage
 from runtime.errors import ModelRefused, ModelUnavailable, RunSpent, RunStopped, StoreAway
-from runtime.ports import CallKey, ChatAnswer, ChatModel, ChatRequest, Role, TokenUsage
+from runtime.ports import Blobs, CallKey, ChatAnswer, ChatModel, ChatRequest, Role, TokenUsage
 from runtime.settings import Budget
 
-_SPENDING = Script((files("infra") / "spending.lua").read_text())
+_SPENDING = Script(PUT_BODIES + (files("infra") / "spending.lua").read_text())
 
 _ROLES: tuple[Role, ...] = get_args(Role)
 
@@ -82,10 +83,21 @@ class CountedCalls(RedisCalls):
     @override
     async def put(self, run: RunId, field: str, record: bytes) -> bytes:
         """As `CallStore.put`."""
-        given = ["record", field, field.split(" ")[0], record, *_flat(_counts(record))]
         with our_errors(self._where):
-            reply = cast("bytes", await _SPENDING.run(self._redis, _keys(self._prefix, run), given))
-        return record if reply == b"ok" else reply
+            reply = await _SPENDING.run(self._redis, _keys(self._prefix, run), _recording(field, record))
+        return record if reply == b"ok" else cast("bytes", reply)
+
+    @override
+    async def put_with(self, run: RunId, field: str, record: bytes, bodies: Mapping[str, bytes], blobs: Blobs) -> bytes:
+        """As `CallStore.put_with`; in one step where the bodies are kept on our server."""
+        if not (isinstance(blobs, RedisBlobs) and blobs.on(self._redis)):
+            return await super().put_with(run, field, record, bodies, blobs)
+        keys, given = _keys(self._prefix, run), _recording(field, record)
+        with our_errors(self._where):
+            reply = await blobs.put_by(
+                run, bodies, lambda key, bodies: _SPENDING.run(self._redis, [*keys, key], [*given, *bodies])
+            )
+        return record if reply == b"ok" else cast("bytes", reply)
 
     @override
     async def discard(self, run: RunId, fields: Collection[str]) -> None:
@@ -223,6 +235,12 @@ class SpendingModel:
 
 def _keys(prefix: str, run: RunId) -> list[str]:
     return [f"{prefix}:{{{run}}}:{name}" for name in ("calls", "spent", "spending")]
+
+
+def _recording(field: str, record: bytes) -> list[Any]:
+    """What the script is told of a record."""
+    counts = _flat(_counts(record))
+    return ["record", field, field.split(" ")[0], record, len(counts), *counts]
 
 
 class _Told(Struct, frozen=True, kw_only=True):

@@ -29,8 +29,10 @@ from infra.calls import (
     answer_of,
     calls_of,
     messages_of,
+    request_of,
 )
 from infra.redis_client import WrongType, connected
+from infra.spending import CountedCalls
 from infra.transcripts import Transcript, Transcripts
 from runtime.errors import MissingBlob, ModelRefused, ModelUnavailable, RunStopped
 from runtime.ports import Blobs, CallKey, ChatAnswer, ChatModel, ChatRequest, TokenUsage, ToolCall
@@ -121,9 +123,9 @@ class Memory:
 Places = Callable[[], Any]
 
 
-@pytest.fixture(params=["memory", "redis"])
+@pytest.fixture(params=["memory", "redis", "counted"])
 def places(request: pytest.FixtureRequest, redis_server: Any, redis_prefix: str, tmp_path: Path) -> Places:
-    """Where calls and bodies are kept: in memory and a folder, or both on Redis."""
+    """Where calls and bodies are kept: in memory and a folder, or both on Redis, there with or without sums."""
 
     @asynccontextmanager
     async def opened() -> AsyncIterator[tuple[CallStore, Blobs]]:
@@ -131,7 +133,8 @@ def places(request: pytest.FixtureRequest, redis_server: Any, redis_prefix: str,
             yield MemoryCalls(), FolderBlobs(tmp_path)
             return
         async with connected(redis_server.url) as redis:
-            yield RedisCalls(redis, redis_prefix, "here"), RedisBlobs(redis, redis_prefix, "here")
+            calls = CountedCalls if request.param == "counted" else RedisCalls
+            yield calls(redis, redis_prefix, "here"), RedisBlobs(redis, redis_prefix, "here")
 
     return opened
 
@@ -283,6 +286,29 @@ async def test_calls_are_told_in_order_and_by_stream(places: Places) -> None:
         ]
         assert [one.id for one in await calls_of(store, RUN, "episode-1")] == [told[1], told[3]]
         assert await calls_of(store, OTHER) == []
+
+
+async def test_a_record_and_its_bodies_are_one_command(redis_server: Any, redis_prefix: str) -> None:
+    """Beside sums on the same server; bodies that the server has lost meanwhile come with the next record."""
+    async with connected(redis_server.url) as redis:
+        store, blobs = CountedCalls(redis, redis_prefix, "here"), RedisBlobs(redis, redis_prefix, "here")
+
+        async def scripts() -> int:
+            return int((await redis.info("commandstats"))["cmdstat_evalsha"]["calls"])
+
+        await recorded(Counting(), store, blobs).complete(REQUEST, KEY)
+        before = await scripts()
+        await recorded(Counting(), store, blobs).complete(REQUEST, replace(KEY, ordinal=2))
+        assert await scripts() == before + 1
+        await blobs.delete(RUN)
+        await recorded(Counting(), store, blobs).complete(REQUEST, replace(KEY, ordinal=3))
+        assert await scripts() == before + 3
+        record = (await calls_of(store, RUN))[-1]
+        assert record.id == "episode-1/execution/3"
+        assert await request_of(blobs, RUN, record) == REQUEST
+        again = Counting()
+        await recorded(again, store, blobs).complete(REQUEST, replace(KEY, ordinal=3))
+        assert again.asked == []
 
 
 async def test_a_message_is_stored_once_per_run() -> None:

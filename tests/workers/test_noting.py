@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from hashlib import sha256
 from typing import Any
 
 import anyio
@@ -63,7 +64,7 @@ class Bodies:
         return self.kept[name]
 
     async def put_many(self, _: RunId, bodies: list[bytes]) -> list[str]:
-        names = [f"{len(self.kept) + n}" for n, _ in enumerate(bodies)]
+        names = [sha256(body).hexdigest() for body in bodies]
         self.kept.update(zip(names, bodies, strict=True))
         return names
 

@@ -33,6 +33,7 @@ from runtime.errors import EnvironmentCrashed, MissingBlob, StoreAway
 from runtime.ports import (
     Appended,
     Attempts,
+    Blobs,
     CallKey,
     ChatAnswer,
     ChatModel,
@@ -385,6 +386,10 @@ class CallsClient:
             return self._server.calls.get(field, (None,))[0]
 
         return await self._process.call("calls.get", get)
+
+    async def put_with(self, run: RunId, field: str, record: bytes, bodies: Mapping[str, bytes], blobs: Blobs) -> bytes:
+        await blobs.put_many(run, list(bodies.values()))
+        return await self.put(run, field, record)
 
     async def put(self, run: RunId, field: str, record: bytes) -> bytes:
         del run
