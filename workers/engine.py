@@ -15,7 +15,7 @@ import structlog
 from events import policies
 from events.codec import canonical, decode, draft
 from events.errors import BadInput, ChimeError, UnreadableEvent, VersionGap
-from events.ids import RUN_STREAM, RunId, Version, episode_stream
+from events.ids import RUN_STREAM, Position, RunId, Version, episode_stream
 from events.kinds import Evaluator, Noted, Operated, RunConfig, RunStarted
 from events.log import Recorded
 from infra import environments
@@ -62,6 +62,8 @@ _log = Logger("chime.engine")
 #: runs whose context is kept; another one is built from its header in milliseconds
 _CONTEXTS = 64
 
+#: how long a run is taken for the one that has the name now, without a look at its log, seconds
+_LOOK_S = 1.0
 #: the first and the longest wait for a store that is away or full, seconds
 _AWAY_S = (1.0, 15.0)
 #: errors of a file system that has no room
@@ -81,6 +83,9 @@ class _Serving:
     header: RunStarted
     #: where recalls come from
     store: Store
+    #: the log's first event, and when it was looked at last, monotonic seconds
+    head: Recorded
+    looked: float
     #: events of the run's own stream that were read for it
     told: int
     #: no episode is begun any more
@@ -178,7 +183,7 @@ class Engine:
     async def _serving(self, run: RunId) -> _Serving:
         """The run as it is now: what was said of it meanwhile is taken over, its banks stay."""
         async with self._building:
-            known = self._runs.get(run)
+            known = await self._known(run)
             log = self._there.store.open(run) if known is None else known.context.log
             told = await log.length(RUN_STREAM)
             if known is None or told < known.told:
@@ -189,6 +194,17 @@ class Engine:
             elif told > known.told:
                 self._runs[run] = await self._told(known)
             return self._runs[run]
+
+    async def _known(self, run: RunId) -> _Serving | None:
+        """The run as it was served before, unless it was deleted and its name is another run's now."""
+        known, now = self._runs.get(run), self._clock.monotonic()
+        if known is None or now - known.looked < _LOOK_S:
+            return known
+        if await known.context.log.read(Position(0), 1) != [known.head]:
+            del self._runs[run]
+            return None
+        self._runs[run] = known = replace(known, looked=now)
+        return known
 
     async def _told(self, known: _Serving) -> _Serving:
         """`known` after somebody has spoken in the run's own stream: perhaps it has been resumed elsewhere."""
@@ -253,6 +269,8 @@ class Engine:
             context=context,
             header=header,
             store=store,
+            head=said[0],
+            looked=self._clock.monotonic(),
             told=told,
             cancelled=_cancelled(said),
             config_hash=_config_hash(config),

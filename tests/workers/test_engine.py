@@ -1,5 +1,6 @@
 """What a worker process knows of runs: whose jobs it takes, when it stops one, and what a resume changes."""
 
+import dataclasses
 import os
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -15,7 +16,7 @@ from structlog.testing import capture_logs
 
 from events.codec import canonical, decode, decode_as, draft
 from events.errors import BadInput
-from events.ids import RUN_STREAM, RunId, Version
+from events.ids import RUN_STREAM, RunId, Version, episode_stream
 from events.kinds import Executed, Noted, Operated, Retrieved, RunStarted
 from infra.clock import SystemClock
 from infra.environments.in_process import InProcessEnvironment
@@ -105,6 +106,36 @@ async def test_a_run_that_moves_to_a_store_out_of_reach(world: Any, playing: Any
     assert [decode_as(one, Retrieved).source for one in events if one.kind == "retrieved"] == [
         "exact", "exact", "fallback", "fallback",
     ]  # fmt: skip
+
+
+class Looked:
+    """A log that is looked for in its store at every call, as on a server."""
+
+    def __init__(self, store: Any, run: RunId) -> None:
+        self._store, self.run = store, run
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store.open(self.run), name)
+
+
+async def test_a_run_that_comes_again_is_played_as_it_is_now(world: Any, playing: Any, monkeypatch: pytest.MonkeyPatch):
+    """A worker that has served a run which was deleted plays the next one of its name by that one's tasks."""
+    monkeypatch.setattr("workers.engine._LOOK_S", 0.0)
+    there, run = world(), RunId("r")
+    looking = type("Looking", (), {"open": lambda _, run: Looked(there.store, run)})()
+    server = dataclasses.replace(there.server(), store=looking)
+
+    async def asked(working: Engine, ordering: int) -> str:
+        """What the run's first episode looks for, once somebody has begun the run by that name."""
+        await there.store.delete(run)
+        log = await there.begin("r", playing.configured(), limit=1, ordering=ordering)
+        await working.advance(Job(kind="act", run=run, episode=0))
+        return decode_as((await log.read_stream(episode_stream(0)))[0], Retrieved).query.text
+
+    async with AsyncExitStack() as stack:
+        one, other = (Engine(server, there.home, {}, there.clock, 1, stack) for _ in range(2))
+        before = await asked(one, 1)
+        assert await asked(one, 2) == await asked(other, 2) != before
 
 
 async def test_lines_of_an_episode_name_its_configuration(world: Any, playing: Any):
