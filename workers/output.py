@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -115,7 +116,8 @@ class Output:
             error.filename, error.filename2 = file, None  # what the user wrote, not our name for it
             raise
         finally:
-            unfinished.unlink(missing_ok=True)
+            with suppress(OSError):  # a file system that is read-only refuses this too: the first error is the one
+                unfinished.unlink(missing_ok=True)
 
     def facts(self, facts: Mapping[str, object]) -> None:
         """Names and values, one a line, values aligned; not with --json."""

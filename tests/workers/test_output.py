@@ -1,5 +1,7 @@
+import errno
 import io
 import json
+from pathlib import Path
 from unicodedata import category
 
 import pytest
@@ -138,3 +140,17 @@ def test_an_empty_table_says_so_beside_the_output():
     out, err = io.StringIO(), io.StringIO()
     Output(out=out, err=err).table([Column("a")], [], empty="no runs yet")
     assert (out.getvalue(), err.getvalue()) == ("", "no runs yet\n")
+
+
+def test_a_file_on_a_read_only_file_system_is_named_as_it_was_given(tmp_path, monkeypatch):
+    """Such a file system refuses to clean up as well; what is told is the user's own name, not that of our half file."""
+
+    def refused(self, *_, **__):
+        raise OSError(errno.EROFS, "Read-only file system", str(self))
+
+    monkeypatch.setattr(Path, "write_text", refused)
+    monkeypatch.setattr(Path, "unlink", refused)
+    file = str(tmp_path / "bank.json")
+    with pytest.raises(OSError, match="Read-only file system") as got:
+        Output(out=io.StringIO(), err=io.StringIO()).write_file(file, "x")
+    assert got.value.filename == file
