@@ -27,7 +27,7 @@ _TEXT_CAP = 8_000
 
 _PERCENT = re.compile(r"([0-9]{1,9}(?:[.,][0-9]{1,99})?)\s*%")
 _FRACTION = re.compile(r"([01])[.,]([0-9]{1,99})|[0-9]{1,9}")
-_INDEX = re.compile(r"[\[(#]*\s*([PE])\s*[-#]?\s*([1-9][0-9]{0,3})\s*[\])]*\.?", re.IGNORECASE)
+_INDEX = re.compile(r"[\[(#]*+\s*+([PE])\s*+[-#]?\s*+([1-9][0-9]{0,3})\s*+[\])]*+\.?", re.IGNORECASE)
 _BETWEEN = re.compile(r"[,;、，；]|\band\b", re.IGNORECASE)
 _BOTH = re.compile(r"\band\b|[&+,，、和]", re.IGNORECASE)
 _FLAGS = {"true": True, "yes": True, "false": False, "no": False}

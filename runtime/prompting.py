@@ -38,8 +38,8 @@ PLACEHOLDERS: dict[str, tuple[frozenset[str], frozenset[str]]] = {
 
 #: what begins a mark, ours or a template's, and a line that poses as a memory
 _MARK = re.compile(
-    rf"(?P<tag><)(?=\s*/?\s*(?:{SECTION_MARKS})\b|{TEMPLATE_TAGS})|(?P<bracket>\[)(?={TEMPLATE_BRACKETS})"
-    r"|^(?P<indent>[^\S\n]*)\[(?=\s*[PE]\s*[0-9]+\s*\])",
+    rf"(?P<tag><)(?=\s*+/?\s*+(?:{SECTION_MARKS})\b|{TEMPLATE_TAGS})|(?P<bracket>\[)(?={TEMPLATE_BRACKETS})"
+    r"|^(?P<indent>[^\S\n]*)\[(?=\s*+[PE]\s*+[0-9]++\s*+\])",
     re.IGNORECASE | re.MULTILINE,
 )
 #: joiners that join nothing

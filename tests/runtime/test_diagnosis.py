@@ -261,6 +261,14 @@ def test_hostile_answers(text, kind):
     assert error.value.kind == kind
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["P", "[P", "P-", "P1"])
+def test_a_vast_index_is_none(name):
+    """Spaces without end behind what begins like an index are looked through once."""
+    judgement = read(written(f'"misleading": ["{name}{" " * 500_000}x"]'))
+    assert (judgement.misleading, judgement.misleading_dropped) == ([], 1)
+
+
 def test_misleading():
     """Names are intersected with what was retrieved, each once, in rank order; the others are counted once each."""
     judgement = read(written('"misleading": ["E1", "P9", "P1", "E1", "p9", "planning-1", 1, 1, null, {"P1": 1}]'))

@@ -129,7 +129,8 @@ def test_no_line_poses_as_a_memory(end, index):
 
 
 @pytest.mark.parametrize(
-    "text", ["<" * 100_000, "\n" + " " * 100_000 + "[", "＜" * 50_000, "\r[" * 50_000, "[" * 100_000]
+    "text",
+    ["<" * 100_000, "<" + " " * 100_000, "\n" + " " * 100_000 + "[", "＜" * 50_000, "\r[" * 50_000, "[" * 100_000],
 )
 def test_a_long_text_is_defused(text):
     """A text made to take long comes back."""
