@@ -143,7 +143,7 @@ def test_an_empty_table_says_so_beside_the_output():
 
 
 def test_a_file_on_a_read_only_file_system_is_named_as_it_was_given(tmp_path, monkeypatch):
-    """Such a file system refuses to clean up as well; what is told is the user's own name, not that of our half file."""
+    """Such a file system refuses to clean up as well; the user's own name is told, not that of our half file."""
 
     def refused(self, *_, **__):
         raise OSError(errno.EROFS, "Read-only file system", str(self))
