@@ -83,7 +83,7 @@ class RedisLeases:
     async def holder(self, run: RunId) -> Holder | None:
         """As `Leases.holder`."""
         with our_errors(self._where):
-            pipeline = self._redis.pipeline()
+            pipeline = self._redis.pipeline(transaction=False)  # which a full server would refuse
             _ = pipeline.hgetall(lease_key(self._prefix, run))
             _ = pipeline.get(term_key(self._prefix, run))
             fields, term = await pipeline.execute()

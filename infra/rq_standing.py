@@ -37,8 +37,9 @@ class Standing(Struct, frozen=True):
 
 
 def standing(queue: Queue) -> Standing:
-    """How `queue` stands now."""
-    with queue.connection.pipeline() as pipeline:
+    """How `queue` stands now. Read in the order that a job goes: one that moves meanwhile is seen where it arrives."""
+    # No transaction: a server over its maxmemory refuses even reads in one, and just then somebody looks.
+    with queue.connection.pipeline(transaction=False) as pipeline:
         pipeline.lrange(queue.key, 0, -1)
         pipeline.lrange(queue.intermediate_queue_key, 0, -1)
         pipeline.smembers(WORKERS_BY_QUEUE_KEY % queue.name)

@@ -103,6 +103,21 @@ def test_status(chime: Any, uploaded: Any, made_run: Any, redis_server: Any, red
     chime("run", "delete", "made", "--force")
 
 
+def test_status_of_a_full_server(chime: Any, uploaded: Any, made_run: Any, redis_server: Any, worker: str) -> None:
+    """A server over its maxmemory refuses writes, and is looked at all the same."""
+    open_run(uploaded, made_run)
+    with Redis.from_url(redis_server.url) as redis:
+        redis.config_set("maxmemory", 1)
+        try:
+            data = chime.json("ops")["data"]
+            assert [one["name"] for one in data["workers"]] == [worker]
+            assert [one["run"] for one in data["coordinators"]] == ["made"]
+            assert chime.json("ops", "orphans", "--dry-run")["data"]["jobs"] == []
+        finally:
+            redis.config_set("maxmemory", 0)
+    chime("run", "delete", "made", "--force")
+
+
 def test_pause_requeue_resume(chime: Any, uploaded: Any, made_run: Any, redis_server: Any, redis_prefix: str) -> None:
     """What is said to a run stands in its log with author and reason; --dry-run says it to nobody."""
     open_run(uploaded, made_run)
