@@ -24,6 +24,9 @@ def archive(invocation: Invocation, run: str, base: str | None, dry_run: bool) -
     always stays. A command that was cut short is completed by the next one.
     """
 
+    if base is not None and "memory://" in base:
+        raise BadInput(f"{base} ends with this command, and the log's beginning with it: name a place that lasts")
+
     async def work() -> tuple[ArchiveReport, bool]:
         async with server(invocation) as there:
             log = await there.existing(run)

@@ -164,6 +164,15 @@ def test_archive_elsewhere(chime, uploaded, made_run, folder):
     assert "one place" in chime.err
 
 
+def test_a_place_that_ends_with_the_command(chime, uploaded, made_run):
+    """An archive in the command's own memory is refused before the server lets go of anything."""
+    made = made_run()
+    uploaded(made)
+    chime("log", "archive", made.run, "--to", "memory://mine", code=2)
+    assert "name a place that lasts" in chime.err
+    chime("log", "verify", made.run)
+
+
 def test_a_run_whose_archive_is_away(chime, uploaded, made_run, folder):
     """It is shown with what checkpoint and server say, and a line about the rest; it can be deleted without --force."""
     made = made_run()
