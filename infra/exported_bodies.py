@@ -4,7 +4,7 @@ They lie inside a folder export, and in `<name>.bodies` beside a file `<name>.js
 """
 
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -151,6 +151,11 @@ class ExportedCalls:
     async def put(self, run: RunId, field: str, record: bytes) -> bytes:
         """Raises: BadInput, always."""
         raise BadInput(f"{self._file}: an export is read-only; {field} ({len(record)} bytes) of {run} is not written")
+
+    async def put_with(self, run: RunId, field: str, record: bytes, bodies: Mapping[str, bytes], blobs: Blobs) -> bytes:
+        """Raises: BadInput, always."""
+        del bodies, blobs
+        return await self.put(run, field, record)
 
     async def discard(self, run: RunId, fields: Collection[str]) -> None:
         """Raises: BadInput, always."""

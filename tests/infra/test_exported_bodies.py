@@ -47,6 +47,8 @@ async def test_bodies_go_along(name: str, tmp_path: Path) -> None:
         await there.put(RUN, b"x")
     with pytest.raises(BadInput, match="read-only"):
         await there.put_many(RUN, [b"x"])
+    with pytest.raises(BadInput, match="read-only"):
+        await recorded_calls.put_with(RUN, "f", b"x", {}, there)
     other, other_calls, target = FolderBlobs(tmp_path / "other"), MemoryCalls(), RunId("z")
     done = await import_log(tmp_path / name, ListLogStore(SystemClock()), other, other_calls, target)
     assert (done.blobs, done.calls) == (2, 2)
