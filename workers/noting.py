@@ -153,7 +153,9 @@ class NotedModel:
 
     def __init__(self, model: ChatModel, places: Mapping[Role, Place], notes: Notes) -> None:
         self._model, self._places, self._notes = model, places, notes
-        self._roles = {place: [role for role, one in places.items() if one == place] for place in places.values()}
+        self._roles: dict[Place, list[Role]] = {
+            place: [role for role, one in places.items() if one == place] for place in places.values()
+        }
 
     async def complete(self, request: ChatRequest, key: CallKey) -> ChatAnswer:
         """As `runtime.ports.ChatModel.complete`.
