@@ -240,6 +240,7 @@ class Conductor:
 
     async def take_over(self) -> None:
         """Go on from what was asked for before, by whomever: attempts are counted over all conductors of the run."""
+        ours = {work: job for work, job in self._outstanding.items() if work not in self._inherited}
         self._outstanding, self._attempts, self._first, self._inherited = {}, {}, {}, set()
         header, found = self._header, dict[_Work, tuple[int, Attempts]]()
         for job, attempts in (await self._queue.asked(self._events.run)).items():
@@ -256,8 +257,9 @@ class Conductor:
             self._attempts[work] = attempt
             self._first[work] = attempts.first if attempts.told >= afresh else attempt + 1
             # Whether somebody still has it is asked with the others.
-            self._outstanding[work] = self._job(work, attempt)
-            self._inherited.add(work)
+            self._outstanding[work] = job = self._job(work, attempt)
+            if ours.get(work) != job:
+                self._inherited.add(work)
 
     async def enqueue_due(self, folded: int, *, begin: bool = True) -> None:
         """Put every job that is due and not outstanding into its queue; without `begin`, of no episode that is new."""
@@ -284,6 +286,7 @@ class Conductor:
         for work, job in zip(works, jobs, strict=True):
             self._outstanding[work] = job
             self._attempts[work] = job.attempt
+        self._inherited.difference_update(works)
         return jobs
 
     def _job(self, work: _Work, attempt: int) -> Job:
@@ -324,10 +327,9 @@ class Conductor:
             elif job.attempt - self._first.get(work, 1) + 1 >= ATTEMPTS:
                 await self._give_up(job)
             elif self.control in ("running", "cancelled"):
-                (again,) = await self._enqueue([work])
                 # One that another coordinator asked for ended with that coordinator's workers: no news to anybody.
                 say = _log.info if work in self._inherited else _log.warning
-                self._inherited.discard(work)
+                (again,) = await self._enqueue([work])
                 say("job_reissued", run_id=job.run, episode=job.episode, stage=job.kind, attempt=again.attempt)
 
     async def look_for_workers(self) -> None:

@@ -186,6 +186,35 @@ async def test_only_a_job_that_is_lost_while_we_look_is_a_warning(stage: Stage):
     assert [(one["event"], one["log_level"]) for one in told] == [("job_reissued", "info"), ("job_reissued", "warning")]
 
 
+async def test_a_lease_that_comes_back_makes_nobody_else_of_us(stage: Stage):
+    """What this conductor asked for itself is its own after it has taken over from itself; what it found is not."""
+    await stage.begin()
+    await stage.round()
+    await stage.play(0, 5)
+    await stage.taken_over()
+    await stage.conductor.take_over()
+    with structlog.testing.capture_logs() as told:
+        await stage.lose("diagnose", 0, 1)
+        await stage.lose("act", 1, 1)
+        await stage.conductor.take_over()
+        await stage.lose("act", 1, 2)
+    assert [(one["stage"], one["attempt"], one["log_level"]) for one in told] == [
+        ("diagnose", 2, "warning"), ("act", 2, "info"), ("act", 3, "warning"),
+    ]  # fmt: skip
+
+
+async def test_work_that_is_asked_for_again_is_ours(stage: Stage):
+    """A job that a coordinator before us asked for, and an operator put in again under us, is lost with a warning."""
+    await stage.begin()
+    await stage.round()
+    await stage.taken_over()
+    await stage.add(RUN_STREAM, operated("requeue", "made/episode-0"))
+    assert await stage.round() == [("act", 0, 2)]
+    with structlog.testing.capture_logs() as told:
+        await stage.lose("act", 0, 2)
+    assert [(one["event"], one["log_level"]) for one in told] == [("job_reissued", "warning")]
+
+
 async def give_up(stage: Stage, kind: Any, t: int) -> None:
     """Loses a job as often as it is tried."""
     for attempt in range(1, ATTEMPTS + 1):
