@@ -305,7 +305,7 @@ def _content_stages(contents: Sequence[Operation], diagnosed: Diagnosed | None) 
 
 
 class _Change:
-    """One step of `evolve` under way."""
+    """One step of `evolve` under way. What `value` and `merge` do to items, `events.newest` does for a replay too."""
 
     __slots__ = ("_banks", "_diagnosed", "_items", "_shelves", "_version")
 
