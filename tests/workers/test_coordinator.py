@@ -5,6 +5,7 @@ from typing import Any
 
 import anyio
 import pytest
+from looked_up_logs import LookedUpLogs
 from msgspec.structs import replace
 
 from events.codec import decode, decode_as, draft
@@ -208,32 +209,10 @@ async def test_a_lost_tail(made_run: Any, brisk: None, ground: Any):
     assert len(await short.read_stream(PROJECTOR_STREAM)) == 6
 
 
-class Looked:
-    """A log that is looked for in its store at every call, as on a server: after a deletion there is none."""
-
-    def __init__(self, store: ListLogStore, run: RunId) -> None:
-        self._store, self.run = store, run
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store.open(self.run), name)
-
-
-class Looking:
-    """A store of such logs."""
-
-    def __init__(self) -> None:
-        self._there = ListLogStore(SystemClock())
-
-    def open(self, run: RunId) -> Any:
-        return Looked(self._there, run)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._there, name)
-
-
 async def test_a_run_that_is_deleted_ends_its_command(made_run: Any, brisk: None, ground: Any):
     """Who plays a run whose log somebody has deleted is told so, whatever its patience; nobody holds it then."""
-    store, run, leases = Looking(), RunId("a"), LocalLeases(SystemClock().monotonic)
+    store = LookedUpLogs(ListLogStore(SystemClock()))
+    run, leases = RunId("a"), LocalLeases(SystemClock().monotonic)
     await filled(store.open(run), made_run("a"), ("run_started",))
 
     async def delete() -> None:
@@ -252,7 +231,8 @@ async def test_a_run_that_is_deleted_ends_its_command(made_run: Any, brisk: None
 
 async def test_a_run_that_comes_again_is_served(made_run: Any, brisk: None, ground: Any):
     """A coordinator leaves a run that was deleted, and takes on the next one of its name."""
-    store, run, leases = Looking(), RunId("a"), LocalLeases(SystemClock().monotonic)
+    store = LookedUpLogs(ListLogStore(SystemClock()))
+    run, leases = RunId("a"), LocalLeases(SystemClock().monotonic)
 
     async def left() -> bool:
         return await leases.holder(run) is None

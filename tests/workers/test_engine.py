@@ -11,6 +11,7 @@ from typing import Any
 import anyio
 import pytest
 import structlog
+from looked_up_logs import LookedUpLogs
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
@@ -108,22 +109,11 @@ async def test_a_run_that_moves_to_a_store_out_of_reach(world: Any, playing: Any
     ]  # fmt: skip
 
 
-class Looked:
-    """A log that is looked for in its store at every call, as on a server."""
-
-    def __init__(self, store: Any, run: RunId) -> None:
-        self._store, self.run = store, run
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store.open(self.run), name)
-
-
 async def test_a_run_that_comes_again_is_played_as_it_is_now(world: Any, playing: Any, monkeypatch: pytest.MonkeyPatch):
     """A worker that has served a run which was deleted plays the next one of its name by that one's tasks."""
     monkeypatch.setattr("workers.engine._LOOK_S", 0.0)
     there, run = world(), RunId("r")
-    looking = type("Looking", (), {"open": lambda _, run: Looked(there.store, run)})()
-    server = dataclasses.replace(there.server(), store=looking)
+    server = dataclasses.replace(there.server(), store=LookedUpLogs(there.store))
 
     async def asked(working: Engine, ordering: int) -> str:
         """What the run's first episode looks for, once somebody has begun the run by that name."""
