@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import math
 import os
 import signal
 import subprocess
@@ -360,11 +361,75 @@ async def test_a_host_that_was_taken_for_dead_is_seen_again(
             record = plain.hgetall(f"{prefix}:rq:worker:{worker.name}")
             return names == [worker.name] and {"birth", "queues"} <= set(cast("dict[str, str]", record))
 
+        async def held() -> bool:
+            return await queue.lost([act()]) == []
+
         await eventually(seen)
-        assert await queue.lost([act()]) == []
+        await eventually(held)  # a claim lives for a moment only, and on a loaded machine a beat may come late
         bodies.release.set()
         worker.stop()
     assert [key for key in keys(plain, prefix) if "worker" in key] == []
+
+
+async def test_a_birth_that_rq_missed_is_said_again(
+    queue: RqQueue, job_server: str, prefix: str, plain: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its claims are there again when the server goes away once more: rq hears of the worker with the next beat."""
+    worker = host(job_server, prefix, Bodies(), beat_s=0.5)
+    record = f"{prefix}:rq:worker:{worker.name}"
+    register, missed = worker.register_birth, Event()
+
+    async def known() -> bool:
+        return bool(plain.hexists(record, "birth"))
+
+    def miss() -> None:
+        monkeypatch.setattr(worker, "register_birth", register)
+        anyio.from_thread.run_sync(missed.set)
+        raise RedisConnectionError("away")
+
+    async with create_task_group() as group:
+        group.start_soon(worker.serve)
+        await eventually(known)
+        monkeypatch.setattr(worker, "register_birth", miss)
+        plain.delete(f"{prefix}:workers:{worker.name}")
+        with fail_after(LIMIT_S):
+            await missed.wait()
+        await eventually(known)
+        worker.stop()
+
+
+async def test_nothing_is_taken_before_claims_are_renewed(
+    queue: RqQueue, job_server: str, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A renewal that the server did not take is none: what is taken after it would count as lost."""
+    bodies = Bodies()
+    bodies.release.set()
+    worker = host(job_server, prefix, bodies, beat_s=600.0)
+    failed, away, renew = 0, False, worker._claims.renew
+
+    def renewed(*given: Any) -> bool:
+        nonlocal failed
+        if away:
+            failed += 1
+            raise RedisConnectionError("away")
+        return renew(*given)
+
+    async def looked() -> bool:
+        return failed > 1 or bool(bodies.begun)
+
+    monkeypatch.setattr(worker._claims, "renew", renewed)
+    async with create_task_group() as group:
+        group.start_soon(worker.serve)
+        await eventually(queue.hosts)
+        # As after a long stop; the next beat is far away.
+        away, worker._renewed = True, -math.inf
+        await queue.enqueue(act(), 60.0)
+        await eventually(looked)
+        assert bodies.begun == []
+        away = False
+        await bodies.until_unwound(1)
+        worker.stop()
+    assert bodies.ended == [0]
 
 
 async def test_lines_inside_a_job_name_it(queue: RqQueue, job_server: str, prefix: str) -> None:
