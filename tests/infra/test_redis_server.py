@@ -29,6 +29,15 @@ with embedded_server_sync(Path(sys.argv[1])) as server:
     sys.stdin.read()
 """
 
+#: a server program that writes its pid as ours are told to, says why it cannot go on, and ends
+ENDS_AT_ONCE = """#!/bin/sh
+[ "$1" = --version ] && echo 'Redis server v=7.0.0' && exit
+while [ "$1" != --pidfile ]; do shift; done
+echo $$ >"$2"
+echo 'Fatal: bad luck' >&2
+exit 1
+"""
+
 
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Path]:
@@ -311,13 +320,9 @@ def test_a_server_that_ends_at_once_gives_way_to_the_next(home: Path, monkeypatc
     """The first program found does not start: the next one is tried, and only if all fail each is named."""
     folder = home / "bin"
     folder.mkdir()
-    script = (
-        "#!/bin/sh\n[ \"$1\" = --version ] && echo 'Redis server v=7.0.0' && exit\necho 'Fatal: bad luck' >&2\nexit 1\n"
-    )
-    (folder / "redis-server").write_text(script)
+    (folder / "redis-server").write_text(ENDS_AT_ONCE)
     (folder / "redis-server").chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:/bin:/usr/bin")
-    monkeypatch.setattr(redis_server, "_APPEAR_S", 0.5)
     with embedded_server_sync(home) as server:
         assert server.product == "valkey" or server.origin != "redis-server on PATH"
     monkeypatch.setattr(redis_server, "wheel_binary", lambda: None)
@@ -332,14 +337,14 @@ def test_a_server_that_cannot_be_revived_at_once_comes_back_at_its_address(
     """While the disk is full no server starts; the one that starts later is where those who use it look for it."""
     found = binaries()
     false = Path(shutil.which("false") or "")
-    monkeypatch.setattr(redis_server, "_APPEAR_S", 0.5)
     with embedded_server_sync(home) as server:
         os.kill(server.pid, signal.SIGKILL)
-        monkeypatch.setattr(redis_server, "binaries", lambda: [replace(found[0], path=str(false))])
-        for _ in range(2):
-            with pytest.raises(Unreachable):
-                revive(home)
-        monkeypatch.setattr(redis_server, "binaries", lambda: found)
+        with monkeypatch.context() as full:
+            full.setattr(redis_server, "_APPEAR_S", 0.5)
+            full.setattr(redis_server, "binaries", lambda: [replace(found[0], path=str(false))])
+            for _ in range(2):
+                with pytest.raises(Unreachable):
+                    revive(home)
         revive(home)
         assert asked(server, "PING") is True
     assert left_in(short_sockets) == []
