@@ -16,7 +16,7 @@ def of_processes(troupe: Troupe) -> None:
     until(lambda: not troupe.alive(), "every process ends")
     until(lambda: not troupe.line.connections, "every connection ends")
     assert _files(troupe.sockets / "runtime") == []
-    until(lambda: not _files(troupe.folder / "tmp"), lambda: f"no temporary file: {_files(troupe.folder / 'tmp')}", 10)
+    until(lambda: not _files(troupe.folder / "tmp"), lambda: f"no temporary file: {_files(troupe.folder / 'tmp')}")
     assert [path for path in (troupe.folder / "home").rglob("*.lock") if _locked(path)] == []
 
 
