@@ -1,7 +1,7 @@
 """Runs whose bank is in a real Weaviate: the same banks as ever, whatever becomes of the server meanwhile."""
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -156,6 +156,8 @@ class Trouble:
     name: str
     begins: Callable[[OwnWeaviate], None]
     ends: Callable[[OwnWeaviate], None] | None
+    #: what stands at its address meanwhile
+    instead: Callable[[OwnWeaviate], AbstractContextManager[Any]] = nullcontext
 
 
 def _with_another_key(server: OwnWeaviate) -> None:
@@ -167,19 +169,8 @@ def _with_another_key(server: OwnWeaviate) -> None:
 _OLD = b'{"version": "1.19.0"}'
 
 
-class _Replaced:
-    """A server of long ago stands where ours was, until ours is back."""
-
-    def __init__(self) -> None:
-        self._there = ExitStack()
-
-    def begins(self, server: OwnWeaviate) -> None:
-        server.stop()
-        self._there.enter_context(answering_alike(_OLD, urlsplit(server.address.http_url).port or 0))
-
-    def ends(self, server: OwnWeaviate) -> None:
-        self._there.close()
-        server.start()
+def _old_one(server: OwnWeaviate) -> AbstractContextManager[WeaviateAddress]:
+    return answering_alike(_OLD, urlsplit(server.address.http_url).port or 0)
 
 
 TROUBLES = (
@@ -188,7 +179,7 @@ TROUBLES = (
     Trouble("hung", lambda server: server.pause(), lambda server: server.resume()),
     Trouble("stopped", lambda server: server.stop(), lambda server: server.start()),
     Trouble("gone", lambda server: server.stop(), None),
-    Trouble("old-version", (_replaced := _Replaced()).begins, _replaced.ends),
+    Trouble("old-version", lambda server: server.stop(), lambda server: server.start(), _old_one),
     Trouble("other-key", _with_another_key, None),
 )
 
@@ -209,14 +200,16 @@ async def test_trouble_in_the_middle_of_a_run(
             await until(lambda: recalled(log, "weaviate", 0))
             gate.shut()
             await anyio.to_thread.run_sync(trouble.begins, own_weaviate_server)
-            begun = await log.head()
-            gate.open.set()
-            await until(lambda: recalled(log, "fallback", begun))
-            if trouble.ends is not None:
+            with trouble.instead(own_weaviate_server):
+                begun = await log.head()
+                gate.open.set()
+                await until(lambda: recalled(log, "fallback", begun))
+                if trouble.ends is None:
+                    return
                 # The last episodes are played once it is back.
                 gate.shut()
-                await anyio.to_thread.run_sync(trouble.ends, own_weaviate_server)
-                gate.open.set()
+            await anyio.to_thread.run_sync(trouble.ends, own_weaviate_server)
+            gate.open.set()
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(disturb)

@@ -24,7 +24,7 @@ def answering_alike(body: bytes, port: int = 0) -> Iterator[WeaviateAddress]:
             """Nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", port), Alike)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)  # never what keeps a process from its end
     thread.start()
     try:
         url = f"http://127.0.0.1:{server.server_port}"
