@@ -29,7 +29,8 @@ class JobTime:
         if self._scope.deadline == inf:
             yield
             return
-        began, left_s = anyio.current_time(), self._scope.deadline - anyio.current_time()
+        began = anyio.current_time()
+        left_s = self._scope.deadline - began
         self._scope.deadline = inf
         try:
             yield

@@ -1,5 +1,7 @@
 """A job's time stands still while it waits for its turn."""
 
+from functools import partial
+from itertools import count
 from math import inf
 
 import anyio
@@ -19,6 +21,16 @@ async def test_time_stands_still() -> None:
         assert 0 < waited_s() <= anyio.current_time() - began
     assert not limit.cancelled_caught
     assert waited_s() == 0
+
+
+async def test_what_was_waited_is_what_the_limit_is_later_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the last bit, by a clock on which each look takes a second: many short waits eat nothing of a job's time."""
+    monkeypatch.setattr(anyio, "current_time", partial(next, count(0.0)))
+    with job_time(1000.0) as limit:
+        before = limit.deadline
+        with waiting_for_turn():
+            pass
+        assert (limit.deadline, waited_s()) == (before + 1, 1)
 
 
 async def test_time_goes_on() -> None:
