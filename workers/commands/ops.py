@@ -119,6 +119,11 @@ def _print(output: Output, found: Standing) -> None:
             [[one.run, one.told or "-", "; ".join(map(pace_said, one.pace)) or "-"] for one in found.spending],
         )
         output.line()
+    _print_trouble(output, found)
+
+
+def _print_trouble(output: Output, found: Standing) -> None:
+    """What has failed, and what operators have done."""
     output.line("dead letters")
     output.table(
         [Column("cause"), Column("count", "right"), Column("last"), Column("error"), Column("episodes", wide=True)],
