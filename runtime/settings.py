@@ -47,7 +47,7 @@ class ServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     retry_base_s: float = 1.0
     #: one call with all its tries and waits, seconds
     deadline_s: float = 3600.0
-    #: calls in a row without an answer that an endpoint is given up for: the run stops and can be resumed
+    #: calls in a row without an answer, or refused alike, that an endpoint is given up for: a run stops, to be resumed
     stop_after: int = 5
 
 

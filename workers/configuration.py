@@ -184,7 +184,7 @@ class EmbedderSettings(Struct, frozen=True, kw_only=True):
     retry_base_s: float = 1.0
     #: one call with all its tries and waits, seconds
     deadline_s: float = 600.0
-    #: calls in a row without an answer that a server is given up for
+    #: calls in a row without an answer, or refused alike, that a server is given up for
     stop_after: int = 5
 
     def given(self) -> dict[str, Any]:
