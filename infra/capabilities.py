@@ -99,7 +99,7 @@ class Abilities(Struct, frozen=True, kw_only=True):
     #: `setting` = as the settings say
     stream: Literal["setting", "never", "always"] = "setting"
     stream_usage: bool = True
-    #: what a refusal has told that the model holds, prompt and answer, tokens; 0 = nothing
+    #: what a refusal or a list of models has told that the model holds, prompt and answer, tokens; 0 = nothing
     window: int = 0
 
     def also(self, other: Self) -> Self:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from events.checkpoint import Checkpoint
 from events.codec import decode
@@ -372,13 +373,11 @@ class Summarizer:
 
 def _goes_without(noted: Iterable[Mapping[str, Any]]) -> list[GoesWithout]:
     return [
-        GoesWithout(
-            base_url=place.base_url, model=place.model, abilities=learnt.abilities.since(ALL),
-            evidence=list(learnt.evidence),
-        )
+        GoesWithout(base_url=place.base_url, model=place.model, abilities=less, evidence=list(learnt.evidence))
         for place, learnt in sorted(learnt_from(noted).items())
-        if learnt.abilities != ALL
-    ]  # fmt: skip
+        # How much a model holds is nothing that it does not take.
+        if (less := replace(learnt.abilities, window=0).since(ALL))
+    ]
 
 
 async def summarized(prices: Mapping[str, Price], log: EventLog) -> Summarizer:

@@ -242,6 +242,7 @@ def test_export_config(chime, uploaded, made_run, folder):
     assert got.configuration.model("gate").model == "made-model"
     assert got.origins["policy.theta_merge"].kind == "file"
     assert chime("run", "export-config").startswith("# Configuration of a run")
+    assert "--prompt" not in chime("run", "export-config"), "the run has no prompts of its own"
 
 
 def test_what_endpoints_do_not_take_is_shown(chime, uploaded, made_run):
@@ -257,3 +258,14 @@ def test_what_endpoints_do_not_take_is_shown(chime, uploaded, made_run):
     assert chime.json("run", "show", "made")["data"]["goes_without"] == [
         {**place, "abilities": {"format": "json_object", "temperature": False}, "evidence": ["no heat", "no schema"]}
     ]
+
+
+def test_what_a_model_holds_is_nothing_that_it_goes_without(chime, uploaded, made_run):
+    """A server that lists its models' windows takes all that it is asked."""
+    made = made_run()
+    made.versions[made.events.pop().stream] -= 1  # its end
+    facts = {"base_url": "http://127.0.0.1:1/v1", "model": "made-model", "abilities": {"window": 32768}, "evidence": []}
+    made.add(RUN_STREAM, Noted(topic="capabilities", facts=facts))
+    uploaded(made)
+    assert "goes without" not in chime("run", "show", "made")
+    assert chime.json("run", "show", "made")["data"]["goes_without"] == []
