@@ -129,7 +129,9 @@ def delete(invocation: Invocation, run: str, dry_run: bool, force: bool, yes: bo
     output.line(f"{'would delete' if dry_run else 'deleted'} run {run}: {_counted(counts)}")
     if playing:
         jobs = "1 job of it is" if playing == 1 else f"{playing} jobs of it are"
-        output.note(f"note: {jobs} under way; the same command removes what they write until they end")
+        # What they still write has no log, so that nobody knows whether it is finished.
+        after = "" if dry_run else f"; `chime run delete {run} --force` removes what they write until they end"
+        output.note(f"note: {jobs} under way{after}")
     return 0
 
 
