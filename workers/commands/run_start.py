@@ -11,8 +11,8 @@ import msgspec
 from msgspec import Struct
 
 from events import policies
-from events.codec import decode
-from events.errors import BadInput, BudgetSpent
+from events.codec import DEEPEST, canonical, decode
+from events.errors import BadInput, BudgetSpent, NestedTooDeep
 from events.ids import RUN_STREAM, RunId, run_id
 from events.kinds import Noted, Operated, RunStarted
 from infra import environments
@@ -57,6 +57,9 @@ _RESERVED = {
     "max_errors": "is a setting: -s episode.max_errors=N",
     "artifacts": "is what earlier tasks have left behind",
 }
+
+#: how many lists and objects may stand inside each other in them: in the header they are `config.environment.options`
+_DEEPEST = DEEPEST - 3
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -236,11 +239,16 @@ def _options(given: tuple[str, ...]) -> dict[str, Any]:
     """`A.B=VALUE` words as nested options; a value that is no JSON is text.
 
     Raises:
-        BadInput: a name without its form, one that Chime sets itself, or a value that is no text.
+        BadInput: a name without its form, one that Chime sets itself, what is no text, or nested deeper than a header
+            may be.
     """
     options: dict[str, Any] = {}
     for word in given:
         name, sign, value = word.partition("=")
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            raise BadInput(f"--env-option {name}: is not UTF-8") from None
         *above, last = name.split(".")
         if not sign or not all((*above, last)):
             raise BadInput(f"--env-option {word}: expected A.B=VALUE, such as retrieval.corpus=/data/pages.jsonl")
@@ -253,17 +261,19 @@ def _options(given: tuple[str, ...]) -> dict[str, Any]:
                 raise BadInput(f"--env-option {name}: {part} has a value already")
         if last in inner:
             raise BadInput(f"--env-option {name}: has a value already")
-        inner[last] = _option(name, value)
+        try:
+            inner[last] = _option(value)
+            canonical(options, _DEEPEST)
+        except (RecursionError, NestedTooDeep):
+            raise BadInput(f"--env-option {name}: more than {_DEEPEST} lists and objects inside each other") from None
     return options
 
 
-def _option(name: str, value: str) -> Any:
+def _option(value: str) -> Any:
     try:
-        return msgspec.json.decode(value.encode())
+        return msgspec.json.decode(value)
     except msgspec.DecodeError:
         return value
-    except UnicodeEncodeError:
-        raise BadInput(f"--env-option {name}: is not UTF-8") from None
 
 
 async def _expected(invocation: Invocation, choice: Choice) -> tuple[Beginning, Expectation]:

@@ -94,7 +94,11 @@ def test_a_task_that_there_is_not(chime):
         (["a.b=1", "a=2"], "--env-option a: has a value already"),
         (["max_steps=3"], "-s episode.max_steps=N"),
         (["artifacts.t=1"], "is what earlier tasks have left behind"),
-        (["a=\udcff"], "is not UTF-8"),
+        (["a=\udcff"], "--env-option a: is not UTF-8"),
+        (["a\udcff=1"], r"--env-option a\udcff: is not UTF-8"),
+        ([f"a={'[' * 2000}"], "--env-option a: more than 61 lists and objects inside each other"),
+        ([f"a={'[' * 61}{']' * 61}"], "--env-option a: more than 61 lists and objects inside each other"),
+        ([f"{'.'.join(62 * 'a')}=text"], "a: more than 61 lists and objects inside each other"),
     ],
 )
 def test_options_of_an_environment_without_their_form(chime, words, why):
