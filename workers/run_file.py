@@ -8,6 +8,8 @@ from typing import Any, get_args
 import msgspec
 
 from events.kinds import RunStarted
+from infra.escapes import json_escaped
+from runtime.prompting import load_prompts
 from runtime.protocol import Protocol
 from runtime.settings import BudgetSettings, EpisodeSettings
 from workers.bank_store import named_store
@@ -66,12 +68,16 @@ def _head(header: RunStarted) -> str:
     if header.seed_bank is not None:
         lines.append(f"# seed bank: {header.seed_bank.run}@{header.seed_bank.version}")
     lines.append(f"# begin another one beside this file: {shlex.join(_command(header))}")
+    lines.append("# not in that command: tasks that were named one by one (--task)")
+    ours = load_prompts().sha256s()
+    if others := [name for name, sha256 in sorted(header.prompts.items()) if sha256 != ours.get(name)]:
+        lines.append(f"# not in that command: prompts that are not this version's own (--prompt): {', '.join(others)}")
     # A log may come from anywhere: a comment stays on its line.
     return "\n".join(map(printable, lines)) + "\n"
 
 
 def _command(header: RunStarted) -> Iterator[str]:
-    """The command whose arguments say what is no setting. Tasks that were named one by one are not among them."""
+    """The command whose arguments say what is no setting, but for --task and --prompt: a header does not say them."""
     config = header.config
     yield from ("chime", "run", "start", str(config.environment.get("name", "")))
     for domain in config.environment.get("domains", []):
@@ -87,15 +93,21 @@ def _command(header: RunStarted) -> Iterator[str]:
     if config.frozen:
         yield "--frozen"
     for name, value in _leaves(config.environment.get("options", {})):
-        yield from ("--env-option", f"{name}={json.dumps(value, ensure_ascii=False)}")
+        yield from ("--env-option", f"{name}={json_escaped(json.dumps(value, ensure_ascii=False))}")
 
 
 def _leaves(options: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, object]]:
+    """Each option by its dotted name; what holds a name that cannot stand in one is a single JSON value."""
     for name, value in options.items():
-        if isinstance(value, dict) and value:
+        if isinstance(value, dict) and value and all(map(_is_part, value)):
             yield from _leaves(value, f"{above}{name}.")
         else:
             yield f"{above}{name}", value
+
+
+def _is_part(name: str) -> bool:
+    """Whether `name` can stand in a dotted one, on a comment's line."""
+    return bool(name) and name == printable(name) and "." not in name and "=" not in name
 
 
 def _known(names: tuple[str, ...], given: Mapping[str, Any]) -> dict[str, object]:

@@ -13,6 +13,7 @@ from infra.environments.answers import answer_key as answers_of
 from infra.rehearsal import MODEL
 from infra.rehearsal.key import AnswerKey, answer_key
 from infra.rehearsal.planting import RehearsalSettings
+from runtime.prompting import load_prompts
 
 #: enough for a run, at an address where nobody is
 NOWHERE = ("--model", "m", "--base-url", "http://127.0.0.1:1/v1")
@@ -118,21 +119,33 @@ def test_options_of_an_environment(chime, folder):
         finally:
             await environment.aclose()
 
-    options = ["retrieval.corpus=pages of mine.jsonl", "retrieval.top=3", 'language="3"', "solo=true"]
+    options = [
+        "retrieval.corpus=pages of mine.jsonl", "retrieval.top=3", 'language="3"', "solo=true",
+        'a={"x.y": 1, "z": 2}', 'b.c={"x=y": 1}', 'd={"": {"e": "\x7f"}}', 'f={"\\n": 1}',
+    ]  # fmt: skip
     given = [part for one in options for part in ("--env-option", one)]
+    own = folder / "planner.md"
+    own.write_text(load_prompts()["planner"].text.replace("# user", "Be brief.\n\n# user"), encoding="utf-8")
     with rehearsal_endpoint(key, RehearsalSettings()) as url:
         chime(
             "run", "start", "toy", "--domain", "shop", "--limit", "1", "--ordering", "canonical", "--run", "a",
             "--in-process", "--frozen", "--model", MODEL, "--base-url", url, "--api-key-env", "", *given,
+            "--prompt", f"planner={own}",
         )  # fmt: skip
     chime("log", "export", "a", "-o", "a.jsonl")
     head = json.loads(Path("a.jsonl").read_text(encoding="utf-8").splitlines()[0])
     assert head["data"]["config"]["environment"]["options"] == {
         "retrieval": {"corpus": "pages of mine.jsonl", "top": 3}, "language": "3", "solo": True,
+        "a": {"x.y": 1, "z": 2}, "b": {"c": {"x=y": 1}}, "d": {"": {"e": "\x7f"}}, "f": {"\n": 1},
     }  # fmt: skip
-    command = next(line for line in chime("run", "export-config", "a").splitlines() if "chime run start" in line)
+    exported = chime("run", "export-config", "a")
+    assert "\n# not in that command: tasks that were named one by one (--task)\n" in exported
+    assert "\n# not in that command: prompts that are not this version's own (--prompt): planner\n" in exported
+    command = next(line for line in exported.splitlines() if "chime run start" in line)
     assert shlex.split(command.partition(": ")[2]) == [
         "chime", "run", "start", "toy", "--domain", "shop", "--limit", "1", "--ordering", "canonical", "--frozen",
+        "--env-option", 'a={"x.y": 1, "z": 2}', "--env-option", 'b.c={"x=y": 1}',
+        "--env-option", r'd={"": {"e": "\u007f"}}', "--env-option", r'f={"\n": 1}',
         "--env-option", 'language="3"', "--env-option", 'retrieval.corpus="pages of mine.jsonl"',
         "--env-option", "retrieval.top=3", "--env-option", "solo=true",
     ]  # fmt: skip
