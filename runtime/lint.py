@@ -174,7 +174,7 @@ def lint(
     if bounded and max(len(scenario), len(experience)) > parameters.lint_max:
         reasons.append("too_long")
     text = f"{scenario}\n{experience}"
-    reasons += [reason for reason, found in _copies(plain(text), trajectory) if found]
+    reasons += [reason for reason, found in _copies(text, trajectory) if found]
     sources = {"scenario": scenario, "task": _task(trajectory), "plan": plan, "prompt": prompt}
     reasons += [f"copied_{name}" for name, source in sources.items() if _is_part(experience, source, name)]
     reasons += [reason for reason, found in findings(text) if found]
@@ -182,7 +182,10 @@ def lint(
 
 
 def _copies(text: str, trajectory: Sequence[Message]) -> Iterator[tuple[str, bool]]:
-    quoted = {next(part for part in match.groups() if part).strip().casefold() for match in _QUOTED.finditer(text)}
+    # Quotation marks are found as they stand too: a plainer text has more of them.
+    matches = [match for one in {text, plain(text)} for match in _QUOTED.finditer(one)]
+    quoted = {plain(next(filter(None, match.groups()))).strip().casefold() for match in matches}
+    text = plain(text)
     yield "copied_id", _copies_identifier(text, trajectory)
     yield (
         "copied_argument",
@@ -201,7 +204,7 @@ def _copies_identifier(text: str, trajectory: Sequence[Message]) -> bool:
     named = {match.group().casefold() for match in _IDENTIFIER.finditer(text)}
     if not named:
         return False
-    episode = "\n".join(_texts(trajectory)).casefold()
+    episode = plain("\n".join(_texts(trajectory))).casefold()
     return any(_is_named(one, episode) for one in named)
 
 
@@ -278,29 +281,29 @@ def _texts(trajectory: Sequence[Message]) -> Iterator[str]:
 
 
 def _arguments(trajectory: Sequence[Message]) -> Iterator[str]:
-    """Every string inside the arguments of every tool call."""
+    """Every string inside the arguments of every tool call, plain."""
     for message in trajectory:
         for call in message.get("tool_calls") or ():
             yield from _values(call["function"]["arguments"])
 
 
 def _results(trajectory: Sequence[Message]) -> Iterator[str]:
-    """Every string inside what every tool answered; the whole answer where it is no JSON."""
+    """Every string inside what every tool answered, and the whole answer, plain."""
     for message in trajectory:
         content = message.get("content")
         if message.get("role") == "tool" and isinstance(content, str):
-            yield content
+            yield plain(content)
             yield from _values(content)
 
 
 def _values(text: str) -> Iterator[str]:
-    """Every string inside `text`, where it is JSON; how deep it may nest must not depend on who calls."""
+    """Every string inside `text`, plain, where it is JSON; how deep it may nest must not depend on who calls."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
         return
     if not too_deep(value):
-        yield from _strings(value)
+        yield from map(plain, _strings(value))
 
 
 def _strings(value: Any) -> Iterator[str]:

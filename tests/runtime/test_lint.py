@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 
 import pytest
 from hypothesis import given, settings
@@ -275,6 +276,40 @@ def test_last_words(said, found):
 def test_scenario_is_linted_too():
     """A scenario enters prompts as well."""
     assert reasons(GOOD, "For order W2378156.") == ["copied_id"]
+
+
+@pytest.mark.parametrize(
+    "value", ["12 m²", "1½ cups", "3 … 5", "7 µg", "12 cafe\u0301s", "می\u200cخواهم 4", "ｶﾞｽ 12", "5＂ x 7＂"]
+)  # fmt: skip
+@pytest.mark.parametrize("escaped", [True, False])
+def test_a_copy_is_found_in_other_characters_too(value, escaped):
+    """What is compared with a text in compatibility form is in that form itself, word for word or in another spelling."""
+    given = json.dumps({"a": value}, ensure_ascii=escaped)
+    call = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f", "arguments": given}}]}
+    for written in (value, hostile.plain(value)):
+        assert "copied_argument" in lint("", f"{GOOD} Pass `{written}`.", [call], Parameters())
+        for content in (given, value):
+            answered = {"role": "tool", "content": content}
+            assert "copied_result" in lint("", f"{GOOD} Pass `{written}`.", [answered], Parameters())
+
+
+def test_a_quotation_mark_in_a_copy_ends_it_in_plain_form_only():
+    """A text is looked through for quotations as it stands as well."""
+    answered = {"role": "tool", "content": "Ｒｏｏｍ＂7b＂, east"}
+    assert lint("", f'{GOOD} Say "{answered["content"]}".', [answered], Parameters()) == ["copied_result"]
+
+
+def test_an_identifier_of_the_episode_may_be_in_other_characters():
+    """A number in full width is the same number."""
+    told = {"role": "user", "content": "Cancel Ｗ２３７８１５６."}
+    for named in ("W2378156", "Ｗ２３７８１５６"):
+        assert lint("", f"{GOOD} Cancel {named} first.", [told], Parameters()) == ["copied_id"]
+
+
+def test_what_shows_nothing_is_no_part_of_a_plain_text():
+    """Each character is left out that the lint takes for one that shows nothing, in a text that prints or not."""
+    unseen = [one for one in map(chr, range(sys.maxunicode + 1)) if hostile._is_unseen(one)]
+    assert [one for one in (*unseen, *hostile._JOINERS) if hostile.plain(f"é{one}b") != "éb"] == []
 
 
 def test_an_odd_trajectory_does_not_stop_the_lint():
