@@ -56,20 +56,21 @@ def _with_settled_floats(event: Retrieved) -> Retrieved | None:
     """`event` with whole floats as integers; None where another one is written otherwise."""
     candidates = event.candidates
     for place, one in enumerate(candidates):
-        floats = (one.similarity, one.adjusted, one.score)
-        for value in floats:
-            if value.is_integer() or not _SMALL <= abs(value) < _LARGE:
-                break
-        else:
-            continue
-        if candidates is event.candidates:
-            candidates = list(candidates)
-        whole = [value.is_integer() and -_WHOLE <= value <= _WHOLE for value in floats]
-        if not all(is_whole or _SMALL <= abs(value) < _LARGE for value, is_whole in zip(floats, whole, strict=True)):
+        found = [_settled_float(value) for value in (one.similarity, one.adjusted, one.score)]
+        if None in found:
             return None
-        found = [int(value) if is_whole else value for value, is_whole in zip(floats, whole, strict=True)]
-        candidates[place] = replace(one, similarity=found[0], adjusted=found[1], score=found[2])
+        if int in map(type, found):
+            if candidates is event.candidates:
+                candidates = list(candidates)
+            candidates[place] = replace(one, similarity=found[0], adjusted=found[1], score=found[2])
     return event if candidates is event.candidates else replace(event, candidates=candidates)
+
+
+def _settled_float(value: float) -> float | None:
+    """A whole number as an integer, another one as it is; None where the encoder writes it otherwise."""
+    if value.is_integer() and -_WHOLE <= value <= _WHOLE:
+        return int(value)
+    return value if _SMALL <= abs(value) < _LARGE else None
 
 
 def _settle(value: Any, levels: int) -> bool:
@@ -91,10 +92,9 @@ def _settled(value: Any, levels: int) -> bool:
     for place, one in value.items() if type(value) is dict else enumerate(value):
         kind = type(one)
         if kind is float:
-            if one.is_integer() and -_WHOLE <= one <= _WHOLE:
-                value[place] = int(one)
-            elif not _SMALL <= abs(one) < _LARGE:
+            if (settled := _settled_float(one)) is None:
                 return False
+            value[place] = settled
         elif kind not in _LEAVES and not _settle(one, levels):
             return False
     return True
