@@ -1,7 +1,8 @@
 """When an endpoint is given up: its failed calls in a row, and its further tries, over all calls of a process.
 
 A count, not a lock: every call is made, and what it comes to decides. So nothing has to be closed again when a run is
-resumed: the first answer sets the count back, and until there is one a failed call stops the run at once.
+resumed: the first answer sets the count back, and until there is one a failed call stops the run at once. Refusals are
+counted anew: each is an answer, and its run may go on to what is not refused.
 
 Further tries are bounded together as well, since an endpoint in trouble gets worse from being asked six times for every
 call: what may be spent at once is a number, and answers earn it back.
@@ -19,7 +20,7 @@ class Breaker:
 
     #: calls that got no answer, after all their tries, since the last answer
     failed: int = 0
-    #: calls that were refused alike since the last answer, and as what
+    #: calls that were refused alike since the last answer, or since it was given up for them, and as what
     refused: int = 0
     refused_as: str = ""
     #: how often it was given up; a call that began before and fails after need not go on trying
@@ -31,7 +32,7 @@ class Breaker:
 
     def answered(self) -> None:
         """The endpoint works: it gave an answer, or refused one request for what it says."""
-        self.refused = 0
+        self.refused, self.refused_as = 0, ""
         self._heard()
 
     def _heard(self) -> None:
@@ -76,6 +77,8 @@ class Breaker:
         self.refused_as = kind
         if self.refused < stop_after:
             return False
+        # From the start: a run that is resumed asks the request that was refused last before any other.
+        self.refused = 0
         self.give_up()
         return True
 

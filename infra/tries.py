@@ -150,7 +150,11 @@ class Tries:
         """What one more refusal means beside those before it."""
         if final.kind in _ITS_OWN:
             self._breaker.answered()
+            return final
+        if self._breaker.given_up > self._given_up and final.kind == self._breaker.refused_as:
+            calls = "another call gave the endpoint up"
         elif self._breaker.refuse(final.kind, self._endpoint.stop_after):
-            calls = f"{self._breaker.refused} calls in a row were refused"
-            return RunStopped(REFUSES, f"{self._endpoint.base_url}: {final.reason} ({calls})", final.status)
-        return final
+            calls = f"{self._endpoint.stop_after} calls in a row were refused"
+        else:
+            return final
+        return RunStopped(REFUSES, f"{self._endpoint.base_url}: {final.reason} ({calls})", final.status)

@@ -185,10 +185,27 @@ def test_a_spent_budget_counts_as_a_call_without_an_answer() -> None:
 def test_an_endpoint_that_refuses_request_after_request_is_given_up() -> None:
     """As often alike as calls may stay without an answer: this is not about a request."""
     breaker = Breaker()
-    calls = [outcome(tries(breaker, stop_after=3), [failed(400, "no")]) for _ in range(4)]
-    assert calls == ["ModelRefused refused"] * 2 + [f"RunStopped {REFUSES}"] * 2
+    calls = [outcome(tries(breaker, stop_after=3), [failed(400, "no")]) for _ in range(3)]
+    assert calls == ["ModelRefused refused"] * 2 + [f"RunStopped {REFUSES}"]
     breaker.answered()
     assert outcome(tries(breaker, stop_after=3), [failed(400, "no")]) == "ModelRefused refused"
+
+
+def test_a_run_that_is_resumed_gets_past_what_was_refused() -> None:
+    """The request that gave the endpoint up is asked first, and would give it up for as long as its process lives."""
+    breaker = Breaker()
+    calls = [outcome(tries(breaker, stop_after=3), [failed(400, "no")]) for _ in range(6)]
+    assert calls == (["ModelRefused refused"] * 2 + [f"RunStopped {REFUSES}"]) * 2
+
+
+def test_refused_calls_under_way_stop_with_the_one_that_gave_the_endpoint_up() -> None:
+    """Those refused as it was, until there is an answer; they do not bring the next run nearer to its end."""
+    breaker = Breaker()
+    under_way = [tries(breaker, stop_after=2) for _ in range(6)]
+    calls = [outcome(one, [failed(400, "no")]) for one in under_way[:4]]
+    assert calls == ["ModelRefused refused"] + [f"RunStopped {REFUSES}"] * 3
+    assert outcome(under_way[4], [failed(400, "maximum context length")]) == "ModelRefused context"
+    assert outcome(under_way[5], [failed(400, "no")]) == "ModelRefused refused"
 
 
 @pytest.mark.parametrize("between", [failed(400, "maximum context length"), failed(400, "'temperature' unsupported")])
