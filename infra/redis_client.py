@@ -203,7 +203,7 @@ _SCRIPT = re.compile(
 #: what a server says that is on its way up, elsewhere or back, from a script of ours too
 _PASSES = re.compile(
     r"\b(?:LOADING|BUSY|TRYAGAIN|CLUSTERDOWN|READONLY|MASTERDOWN|NOREPLICAS|MOVED|ASK|UNKILLABLE)\b"
-    r"|max number of clients"
+    r"|max number of clients|Script killed"
 )
 #: and what it says every time
 _CANNOT = re.compile(

@@ -128,6 +128,7 @@ async def _hget(redis: Any) -> None:
         ("return redis.error_reply('TRYAGAIN a slot is on its way')", StoreAway),
         ("return redis.error_reply('READONLY You can not write against a read only replica.')", StoreAway),
         ("return redis.error_reply('LOADING the dataset')", StoreAway),
+        ("error('Script killed by user with SCRIPT KILL...')", StoreAway),
     ],
 )
 async def test_what_a_server_can_never_do_is_not_waited_for(
