@@ -87,7 +87,8 @@ class RedisLeases:
             _ = pipeline.hgetall(lease_key(self._prefix, run))
             _ = pipeline.get(term_key(self._prefix, run))
             fields, term = await pipeline.execute()
-        if not fields:
+        # Read one after the other: in between the run may have been deleted.
+        if not fields or term is None:
             return None
         return Holder(name=fields[b"holder"].decode(), term=int(term), position=int(fields[b"position"]))
 

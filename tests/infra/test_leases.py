@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from events.ids import Position, RunId
-from infra.leases import Holder, Leases, LocalLeases, RedisLeases
+from infra.leases import Holder, Leases, LocalLeases, RedisLeases, term_key
 from infra.redis_client import connected
 
 RUN = RunId("r")
@@ -55,6 +55,15 @@ async def test_one_holds_it(leases: Any) -> None:
         assert await mine.hold(LATER) == 1
         assert await there.holder(RUN) == Holder(name="a", term=1, position=7)
         assert await there.of(RunId("s"), "b").hold(FIRST) == 1
+
+
+async def test_a_run_that_is_deleted_while_its_holder_is_read_has_none(redis_server: Any, redis_prefix: str) -> None:
+    """Its lease was still there, its term no more."""
+    async with connected(redis_server.url) as redis:
+        there = RedisLeases(redis, redis_prefix, "here", ttl_s=60.0)
+        assert await there.of(RUN, "a").hold(FIRST) == 1
+        await redis.delete(term_key(redis_prefix, RUN))
+        assert await there.holder(RUN) is None
 
 
 async def test_a_released_lease_is_free(leases: Any) -> None:
