@@ -20,24 +20,27 @@ class JobTime:
 
     def __init__(self, scope: anyio.CancelScope) -> None:
         self._scope = scope
+        #: who waits now; since when somebody has, and what was left of the limit then
+        self._waiting, self._began, self._left_s = 0, 0.0, inf
         #: how long the job has waited for its turn, seconds
         self.waited_s = 0.0
 
     @contextmanager
     def standing(self) -> Iterator[None]:
-        """The body does not count; what waits beside it is within it."""
-        if self._scope.deadline == inf:
-            yield
-            return
-        began = anyio.current_time()
-        left_s = self._scope.deadline - began
-        self._scope.deadline = inf
+        """The body does not count, and what waits beside it is no wait of its own."""
+        if self._waiting == 0:
+            self._began = anyio.current_time()
+            self._left_s = self._scope.deadline - self._began
+            self._scope.deadline = inf
+        self._waiting += 1
         try:
             yield
         finally:
-            now = anyio.current_time()
-            self.waited_s += now - began
-            self._scope.deadline = now + left_s
+            self._waiting -= 1
+            if self._waiting == 0:
+                now = anyio.current_time()
+                self.waited_s += now - self._began
+                self._scope.deadline = now + self._left_s
 
 
 _TIME: ContextVar[JobTime] = ContextVar("job_time")

@@ -1,5 +1,6 @@
 """A job's time stands still while it waits for its turn."""
 
+from contextlib import ExitStack
 from functools import partial
 from itertools import count
 from math import inf
@@ -43,10 +44,14 @@ async def test_time_goes_on() -> None:
 
 
 async def test_several_may_wait_side_by_side() -> None:
-    """What is left is as much as before the first of them."""
+    """What is left is as much as before the first of them, once the last of them is through, whichever that is."""
     with job_time(1000.0) as limit:
-        with waiting_for_turn(), waiting_for_turn():
-            assert limit.deadline == inf
+        first, last = ExitStack(), ExitStack()
+        first.enter_context(waiting_for_turn())
+        last.enter_context(waiting_for_turn())
+        first.close()
+        assert (limit.deadline, waited_s()) == (inf, 0)
+        last.close()
         assert limit.deadline < inf
 
 
@@ -55,4 +60,15 @@ async def test_no_job_and_no_limit() -> None:
     with waiting_for_turn():
         assert waited_s() == 0
     with job_time(None) as limit, waiting_for_turn():
+        assert limit.deadline == inf
+
+
+async def test_a_wait_counts_without_a_limit_too() -> None:
+    """An episode's own budget is without it."""
+    with job_time(None) as limit:
+        with waiting_for_turn(), waiting_for_turn():
+            began = anyio.current_time()
+            await anyio.sleep(0.02)
+            least = anyio.current_time() - began
+        assert waited_s() >= least
         assert limit.deadline == inf
