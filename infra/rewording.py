@@ -6,7 +6,7 @@ before stays the beginning of what it reads next.
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import count, groupby
 from typing import Any, Literal
 
 from runtime.ports import ChatRequest
@@ -140,33 +140,55 @@ def _called(call: Mapping[str, Any]) -> str:
     return f'{{"name": {json.dumps(function.get("name", ""), ensure_ascii=False)}, "arguments": {arguments}}}'
 
 
+def _turns(messages: Sequence[Message]) -> Iterator[list[Message]]:
+    """What begins with calls, up to the next that does: an id may come again in every turn."""
+    turn: list[Message] = []
+    for message in messages:
+        if message.get("tool_calls") and turn:
+            yield turn
+            turn = []
+        turn.append(message)
+    if turn:
+        yield turn
+
+
 def _one_call_each(messages: Sequence[Message]) -> Iterator[Message]:
     """Each call in a message of its own, its result behind it."""
-    results = {one.get("tool_call_id"): one for one in messages if one.get("role") == "tool"}
-    moved: set[Any] = set()
-    for message in messages:
-        calls = message.get("tool_calls") or ()
-        if len(calls) > 1:
+    for first, *others in _turns(messages):
+        calls = first.get("tool_calls") or ()
+        if len(calls) <= 1:
+            yield first
+        else:
             for place, call in enumerate(calls):
-                yield {**message, "content": message.get("content") if place == 0 else "", "tool_calls": [call]}
-                if (id_ := call.get("id")) in results:
-                    moved.add(id_)
-                    yield results[id_]
-        elif not (message.get("role") == "tool" and message.get("tool_call_id") in moved):
-            yield message
+                yield {**first, "content": first.get("content") if place == 0 else "", "tool_calls": [call]}
+                results = (one for one in others if _answers(one, call))
+                if (result := next(results, None)) is not None:
+                    others.remove(result)
+                    yield result
+        yield from others
+
+
+def _answers(message: Message, call: Mapping[str, Any]) -> bool:
+    return message.get("role") == "tool" and message.get("tool_call_id") == call.get("id")
 
 
 def _with_short_ids(messages: Sequence[Message]) -> list[Message]:
     """Calls numbered as they come, and each result with its call's number."""
-    short: dict[Any, str] = {}
-
-    def of(id_: Any) -> str:
-        return short.setdefault(id_, f"call{len(short):05}")
+    numbers = (f"call{number:05}" for number in count())
+    #: an id -> the calls with it in the last turn that has some, as numbered, until the last of them has its result
+    opened: dict[Any, list[str]] = {}
 
     def numbered(message: Message) -> Message:
         if calls := message.get("tool_calls"):
-            return {**message, "tool_calls": [{**call, "id": of(call.get("id"))} for call in calls]}
-        return {**message, "tool_call_id": of(message["tool_call_id"])} if "tool_call_id" in message else message
+            opened.update({call.get("id"): [] for call in calls})
+            short = [next(numbers) for _ in calls]
+            for call, number in zip(calls, short, strict=True):
+                opened[call.get("id")].append(number)
+            return {**message, "tool_calls": [{**call, "id": id_} for call, id_ in zip(calls, short, strict=True)]}
+        if "tool_call_id" not in message:
+            return message
+        own = opened.get(message["tool_call_id"]) or [next(numbers)]
+        return {**message, "tool_call_id": own.pop(0) if len(own) > 1 else own[0]}
 
     return [numbered(message) for message in messages]
 

@@ -119,6 +119,32 @@ def test_short_ids() -> None:
         assert {**message, "tool_calls": 0, "tool_call_id": 0} == {**before, "tool_calls": 0, "tool_call_id": 0}
 
 
+def test_an_id_that_comes_again_is_another_call() -> None:
+    """A server may count from the start in every answer, or give none: each result stays with the call before it."""
+    turns = [
+        [{"role": "assistant", "content": "", "tool_calls": [call(1), call(2)]}, result(2, f"{turn}b"), result(1, turn)]
+        for turn in "xy"
+    ]
+    nameless = {"role": "assistant", "content": "", "tool_calls": [{**call(1), "id": None}, {**call(2), "id": None}]}
+    results = [{**result(1, content), "tool_call_id": None} for content in "pq"]
+    request = replace(ACTING, messages=[*turns[0], *turns[1], nameless, *results])
+    assert [(one["id"], content) for one, content in answered(words(request, ids="short"))] == [
+        ("call00000", "x"), ("call00001", "xb"), ("call00002", "y"), ("call00003", "yb"), ("call00004", "p"),
+        ("call00005", "q"),
+    ]  # fmt: skip
+    for changes in ({}, {"ids": "short"}):
+        single = words(request, parallel=False, **changes)
+        assert [one["role"] for one in single] == ["assistant", "tool"] * 6
+        assert [one["content"] for one in single[1::2]] == ["x", "xb", "y", "yb", "p", "q"]
+        assert [one["tool_calls"][0]["id"] for one in single[::2]] == [one["tool_call_id"] for one in single[1::2]]
+
+
+def answered(messages: list[Message]) -> list[tuple[dict[str, Any], str]]:
+    """Every call with the content of the result that has its id."""
+    contents = {one["tool_call_id"]: one["content"] for one in messages if one["role"] == "tool"}
+    return [(one, contents[one["id"]]) for message in messages for one in message.get("tool_calls", ())]
+
+
 def test_tool_turns_with_a_line_for_their_thinking() -> None:
     """Each one another, made of its calls: what a model thought never goes into a prompt."""
     made = words(echo=True)
