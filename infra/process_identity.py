@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
+#: below a process in /proc: sums over its memory, in kB
+_ROLLUP = "smaps_rollup"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,17 +69,23 @@ def pid_in(pidfile: Path) -> int | None:
 
 def resident_bytes(process: ProcessIdentity) -> int | None:
     """The memory that a process and what it has started hold; None where the system does not say, or it has ended."""
-    pages = _resident_pages(process.pid)
-    return pages * os.sysconf("SC_PAGE_SIZE") if pages and process.lives else None
+    held = _held_bytes(process.pid)
+    return held if held and process.lives else None
 
 
-def _resident_pages(pid: int) -> int:
+def _held_bytes(pid: int) -> int:
     """Of a process and of those beneath it; 0 where the system does not say."""
-    try:
-        own = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    except (OSError, ValueError, IndexError):
-        return 0
-    return own + sum(map(_resident_pages, _started_by(pid)))
+    return _own_bytes(pid) + sum(map(_held_bytes, _started_by(pid)))
+
+
+def _own_bytes(pid: int) -> int:
+    """Of one process, with its share of what others hold too: a fork has most in common with its origin."""
+    with suppress(OSError, ValueError, IndexError):  # not every system tells shares
+        rollup = Path(f"/proc/{pid}/{_ROLLUP}").read_text()
+        return int(rollup.split("\nPss:", 1)[1].split(maxsplit=1)[0]) * 1024
+    with suppress(OSError, ValueError, IndexError):
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return 0
 
 
 def _started_by(pid: int) -> Iterator[int]:

@@ -39,6 +39,21 @@ def test_its_memory_is_that_of_what_it_has_started_too() -> None:
         process.communicate(b"\n")
 
 
+@pytest.mark.parametrize(("rollup", "times"), [("smaps_rollup", 1), ("none", 2)])
+def test_what_forks_share_is_there_once(monkeypatch: pytest.MonkeyPatch, rollup: str, times: int) -> None:
+    """A server that forks to write its file holds no twice as much; where no share is told, it seems to."""
+    monkeypatch.setattr(process_identity, "_ROLLUP", rollup)
+    forking = "import os, sys; held = bytearray(64 << 20); os.fork(); print(flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", forking], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        for _ in range(2):
+            process.stdout.readline()
+        one = identity_of(process.pid)
+        assert one is not None
+        assert (resident_bytes(one) or 0) // (64 << 20) == times
+        process.communicate()
+
+
 def test_a_name_may_be_anything(tmp_path: Path) -> None:
     """The kernel shows it in parentheses in the middle of the line."""
     odd = tmp_path / ") Z 1 ("
