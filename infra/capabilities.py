@@ -180,9 +180,9 @@ def _without(abilities: Abilities, failure: Failure, request: ChatRequest, model
         case "schema" | "tools":
             return _with_form(abilities, failure, request)
         case "parallel_tools":
-            return replace(
-                abilities, **{"parallel_switch" if not abilities.parallel_tools else "parallel_tools": False}
-            )
+            if abilities.parallel_tools:
+                return replace(abilities, parallel_tools=False)
+            return replace(abilities, parallel_switch=False)
         case "tool_ids":
             return replace(abilities, tool_ids="short")
         case "max_tokens":
