@@ -193,7 +193,7 @@ class RedisBlobs:
 
         It may be asked more than once, for the key and with what follows its own arguments.
         """
-        known = [name for name in bodies if (run, name) in self._stored]
+        known = dict.fromkeys(name for name in bodies if (run, name) in self._stored)
         while True:
             given: list[Any] = [len(known), *known]
             for name, body in bodies.items():
@@ -203,7 +203,8 @@ class RedisBlobs:
             if not isinstance(answer, list) or not answer:
                 break
             # Since then the run may have been deleted, or the server have lost its tail.
-            known = [name for name in known if name.encode() not in answer]
+            needed = set(answer)
+            known = dict.fromkeys(name for name in known if name.encode() not in needed)
         for name in bodies:
             self._stored[run, name] = None
             self._stored.move_to_end((run, name))

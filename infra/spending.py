@@ -95,7 +95,7 @@ class CountedCalls(RedisCalls):
         keys, given = _keys(self._prefix, run), _recording(field, record)
         with our_errors(self._where):
             reply = await blobs.put_by(
-                run, bodies, lambda key, bodies: _SPENDING.run(self._redis, [*keys, key], [*given, *bodies])
+                run, bodies, lambda key, given_bodies: _SPENDING.run(self._redis, [*keys, key], [*given, *given_bodies])
             )
         return record if reply == b"ok" else cast("bytes", reply)
 
