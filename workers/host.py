@@ -112,6 +112,8 @@ class HostWorker(SimpleWorker):
         }
         #: when claims were renewed last, monotonic seconds; touched in the thread only, as is what we hold
         self._renewed = 0.0
+        #: whether rq has our birth, as far as we know
+        self._registered = False
         #: job id -> since when
         self._held: dict[str, str] = {}
         #: run -> why this process cannot serve it
@@ -317,12 +319,16 @@ class HostWorker(SimpleWorker):
             self.connection.close()
 
     def _renew(self) -> bool:
-        self._renewed = time.monotonic()
+        now = time.monotonic()
         state = {"state": "draining" if self._stopping.is_set() else "serving"}
         asked = self._claims.renew(self._held, self._facts | state, self._refuses)
+        self._renewed = now
         if self._claims.lapsed:
             # At the start; and after we were stopped for so long, or the server lost so much, that we count as dead.
+            self._registered = False
+        if not self._registered:
             self._register()
+            self._registered = True
         return asked
 
     def _tell_rq(self) -> None:
