@@ -7,13 +7,13 @@ import msgspec
 from msgspec.structs import replace
 
 from events.errors import BadInput
-from events.kinds import RunStarted
+from events.kinds import RunConfig, RunStarted
 from runtime.ports import Role
 from runtime.settings import Budget, BudgetSettings, EndpointSettings, ModelSettings
 from workers.bank_store import named_store
 from workers.budget import asked_models, budget_in, budget_part
 from workers.configuration import NOWHERE, ROLES, RecordingSettings
-from workers.layers import Resolved
+from workers.layers import EMBEDDER, Resolved
 from workers.recording import recording_in
 
 #: limits that end an episode sooner or later; the others change what a model sees
@@ -28,14 +28,17 @@ _SEMANTIC = frozenset({"policy", "run", "episode", "embedder", "models", "roles"
 #: a setting that somebody has given for this run, not a default
 _GIVEN = ("flag", "environment", "file")
 
+#: and one that a file, a variable or a flag gives by the name of a preset; it says what a run means
+_MEANT = (*_GIVEN, "preset")
 
-def resumed_operational(resolved: Resolved, there: Mapping[str, Any], models: Mapping[str, Any]) -> dict[str, Any]:
+
+def resumed_operational(resolved: Resolved, there: Mapping[str, Any], config: RunConfig) -> dict[str, Any]:
     """The operational part of a run that goes on: as it is `there`, and what the configuration says differently.
 
     Args:
         resolved: the configuration.
         there: as the run was last resumed with.
-        models: of its header.
+        config: of its header.
 
     Raises:
         BadInput: its cost is bounded from now on, and a model has no price; or what is not recorded is to be asked
@@ -50,7 +53,7 @@ def resumed_operational(resolved: Resolved, there: Mapping[str, Any], models: Ma
     now = {**there, "endpoints": endpoints}
     if "embedder" in there:
         for name in there["embedder"]:
-            if _given(resolved, f"embedder.{name}", _GIVEN):
+            if _given(resolved, f"embedder.{name}", _GIVEN) and _of_its_embedder(resolved, f"embedder.{name}", config):
                 now["embedder"] = {**now["embedder"], name: getattr(configuration.embedder, name)}
     if _given(resolved, "run.slots", _GIVEN):
         now["slots"] = configuration.run.slots
@@ -61,7 +64,7 @@ def resumed_operational(resolved: Resolved, there: Mapping[str, Any], models: Ma
     }
     if limits:
         now["limits"] = {**there.get("limits", {}), **limits}
-    now |= _budget(resolved, budget_in(there), asked_models(models)) | _recording(resolved, recording_in(there))
+    now |= _budget(resolved, budget_in(there), asked_models(config.models)) | _recording(resolved, recording_in(there))
     _assert_answered(endpoints, recording_in(now))
     return now
 
@@ -133,10 +136,10 @@ def _semantic(resolved: Resolved, header: RunStarted) -> Iterator[tuple[str, obj
     def asked(key: str, *others: str) -> bool:
         # Of a run that does not say what it was started with, only flags count.
         over = begun_with is None or not {key, *others}.isdisjoint(begun_with)
-        return _given(resolved, key, ("flag",) if over else _GIVEN)
+        return _given(resolved, key, ("flag",) if over else _MEANT)
 
     for key, there in has.items():
-        if asked(key):
+        if asked(key) and _of_its_embedder(resolved, key, config):
             yield key, there, resolved.values[key]
     if asked("run.lag", "run.concurrency"):
         lag = configuration.run.lag
@@ -144,9 +147,17 @@ def _semantic(resolved: Resolved, header: RunStarted) -> Iterator[tuple[str, obj
     for role in ROLES:
         for name in ModelSettings.__struct_fields__:
             own, common = f"roles.{role}.{name}", f"models.{name}"
-            for key, other in ((own, common), (common, own)):
-                if asked(key, other):
+            # A role's own setting stands over that of all roles, even over a flag for these.
+            for key in (own, common):
+                if asked(key, own):
                     yield key, config.models.get(role, {}).get(name), configuration.role(role)[name]
+
+
+def _of_its_embedder(resolved: Resolved, key: str, config: RunConfig) -> bool:
+    """Whether `key` may be about the run: options that stand beside another embedder's name are that one's."""
+    if not key.startswith("embedder.") or key == EMBEDDER:
+        return True
+    return resolved.configuration.embedder.name == config.agent.get("embedder") or _given(resolved, key, ("flag",))
 
 
 def _said_by(resolved: Resolved, key: str) -> str:

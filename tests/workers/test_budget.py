@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from events.codec import decode_as
 from events.errors import BadInput
 from events.ids import RUN_STREAM, RunId
-from events.kinds import Noted, Operated
+from events.kinds import Noted, Operated, RunStarted
 from infra.calls import calls_of
 from infra.clock import SystemClock
 from infra.redis_client import connected
@@ -181,13 +181,14 @@ def resolved(*sets: str, folder: Path) -> Resolved:
     return resolve(Flags(sets=sets), {}, folder)
 
 
-def test_a_resume_changes_the_bounds_that_are_given(tmp_path: Path) -> None:
+def test_a_resume_changes_the_bounds_that_are_given(made_run: Any, tmp_path: Path) -> None:
     """The others stay, prices are those of now, and a bound that is taken away is gone."""
-    models = {role: {"model": name} for role, name in MODELS.items()}
+    header = decode_as(made_run().events[0], RunStarted)
+    config = replace(header.config, models={role: {"model": name} for role, name in MODELS.items()})
     there = {"endpoints": {}, "budget": {"max_calls": 5, "max_tokens": 9, "prices": {"b": {"input": 7, "output": 7}}}}
 
     def now(*sets: str) -> Budget:
-        return budget_in(resumed_operational(resolved(*sets, folder=tmp_path), there, models))
+        return budget_in(resumed_operational(resolved(*sets, folder=tmp_path), there, config))
 
     prices = {"a": Price(input=1, output=2), "b": Price(input=7, output=7)}
     assert now() == Budget(max_calls=5, max_tokens=9, prices=prices)
@@ -196,7 +197,8 @@ def test_a_resume_changes_the_bounds_that_are_given(tmp_path: Path) -> None:
     )
     assert now("budget.max_calls=0", "budget.max_tokens=0") == Budget(prices=prices)
     unpriced = {"endpoints": {}, "budget": {"max_calls": 5}}
-    free = resumed_operational(resolved("budget.max_calls=0", folder=tmp_path), unpriced, {})
+    unasked = replace(config, models={})
+    free = resumed_operational(resolved("budget.max_calls=0", folder=tmp_path), unpriced, unasked)
     assert free["budget"] == {}, "a note adds to what stands in the header"
     with pytest.raises(BadInput, match="b, the executor's model, has no price"):
-        resumed_operational(resolved("budget.max_cost=1", folder=tmp_path), unpriced, models)
+        resumed_operational(resolved("budget.max_cost=1", folder=tmp_path), unpriced, config)

@@ -193,25 +193,26 @@ def resolved(*sets: str, file: str = "", folder: Path) -> Resolved:
     return resolve(Flags(sets=sets), {}, folder)
 
 
-def test_a_resume_changes_what_is_given(tmp_path: Path):
+def test_a_resume_changes_what_is_given(made_run: Any, tmp_path: Path):
     """A key variable alone keeps the address; a role's own setting wins; slots and limits are taken, others stay."""
     endpoint = {"base_url": "http://a/v1", "api_key_env": "A", "timeout_s": 5.0}
     there = {"slots": 4, "endpoints": {role: dict(endpoint) for role in ROLES}, "limits": {"max_errors": 2}}
-    assert resumed_operational(resolved(folder=tmp_path), there, {}) == there
+    config = decode_as(made_run().events[0], RunStarted).config
+    assert resumed_operational(resolved(folder=tmp_path), there, config) == there
     now = resumed_operational(
         resolved(
             "models.api_key_env=B", "roles.gate.base_url=http://b/v1", "episode.max_steps=7",
             file="[run]\nslots = 9\n", folder=tmp_path,
         ),
         there,
-        {},
+        config,
     )  # fmt: skip
     assert now["endpoints"]["planner"] == {**endpoint, "api_key_env": "B"}
     assert now["endpoints"]["gate"] == {**endpoint, "api_key_env": "B", "base_url": "http://b/v1"}
     assert (now["slots"], now["limits"]) == (9, {"max_errors": 2, "max_steps": 7})
-    elsewhere = resumed_operational(resolved("bank.store=weaviate", folder=tmp_path), there, {})
+    elsewhere = resumed_operational(resolved("bank.store=weaviate", folder=tmp_path), there, config)
     assert elsewhere == {**there, "slots": 9, "bank": {"store": "weaviate"}}, "the file still says 9 slots"
-    assert resumed_operational(resolved("bank.store=replica", folder=tmp_path), elsewhere, {})["bank"] == {
+    assert resumed_operational(resolved("bank.store=replica", folder=tmp_path), elsewhere, config)["bank"] == {
         "store": "replica"
     }
 
@@ -249,7 +250,9 @@ def test_a_resume_refuses_flags_that_change_the_run(made_run: Any, tmp_path: Pat
         (["models.model"], "[models]\nmodel = 'b'\n", []),
         (["roles.gate.model"], "[models]\nmodel = 'b'\n[roles.gate]\nmodel = 'made-model'\n",
          ["models.model: made-model -> b (file chime.toml:2)"]),
-        (["models.model"], "[roles.gate]\nmodel = 'b'\n", []),
+        (["models.model"], "[roles.gate]\nmodel = 'b'\n",
+         ["roles.gate.model: made-model -> b (file chime.toml:2)"]),
+        (["roles.gate.model"], "[roles.gate]\nmodel = 'b'\n", []),
         ([], "[run]\nlag = 'auto'\nconcurrency = 4\nslots = 2\n",
          ["run.concurrency: 1 -> 4 (file chime.toml:3)", "run.lag: 1 -> 2 (file chime.toml:2)"]),
         (["run.concurrency", "run.lag"], "[run]\nlag = 'auto'\nconcurrency = 4\n", []),

@@ -478,7 +478,7 @@ async def _resumed(invocation: Invocation, there: Server, run: RunId) -> None:
             )
         raise BadInput(told)
     policies.of_run(header.config)
-    now = resumed_operational(invocation.resolved, await operational_of(log, header), header.config.models)
+    now = resumed_operational(invocation.resolved, await operational_of(log, header), header.config)
     await _assert_affordable(there, log, header, now)
     await assert_embeds(header, now, Around(environ=invocation.environment))
     await assert_bank_there(there, bank_store(now))
@@ -510,7 +510,7 @@ async def _assert_affordable(there: Server, log: EventLog, header: RunStarted, n
 async def _tell_operational(invocation: Invocation, log: EventLog, header: RunStarted) -> None:
     """Addresses, time-outs, slots and limits, where they differ from those that the run has."""
     there = await operational_of(log, header)
-    now = resumed_operational(invocation.resolved, there, header.config.models)
+    now = resumed_operational(invocation.resolved, there, header.config)
     await _assert_usable(msgspec.convert(now["endpoints"], dict[Role, EndpointSettings]).values(), invocation)
     if now != there:
         await tell(log, Noted(topic=OPERATIONAL, facts=now))
