@@ -4,7 +4,7 @@ An item keeps id, texts, value, uses and sources, under an id that names its ori
 experience vector, of its whole experience. Thresholds stay with the embedder that they belong to.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -23,6 +23,7 @@ from runtime.ports import Embedder
 from workers.invocation import Invocation
 from workers.layers import Resolved
 from workers.profiles import THRESHOLDS
+from workers.resuming import FLAGS
 
 #: texts between two reports of progress
 _CHUNK = 64
@@ -70,7 +71,9 @@ def thresholds(resolved: Resolved, there: Mapping[str, int | str]) -> list[Thres
     return rows
 
 
-def reembedded_config(config: RunConfig, name: str, options: Options, changed: Sequence[Threshold]) -> RunConfig:
+def reembedded_config(
+    config: RunConfig, name: str, options: Options, changed: Sequence[Threshold], flags: Sequence[str]
+) -> RunConfig:
     """`config` with another embedder and its thresholds.
 
     Args:
@@ -78,18 +81,32 @@ def reembedded_config(config: RunConfig, name: str, options: Options, changed: S
         name: of the new embedder.
         options: of the new embedder.
         changed: as `thresholds`.
+        flags: as `given_by_flags`, of the command that embeds.
 
     Raises:
         UnknownName, BadInput: the policy or its parameters are none of this code's.
     """
     parameters = {**config.policy.parameters, **{one.name: one.now for one in changed}}
     policy = recorded(replace(config.policy, parameters=parameters))
+    operational = _with(config.operational, {"embedder": options.operational})
+    if FLAGS in operational:
+        decided = {f"policy.{one.name}" for one in changed if one.origin}
+        operational[FLAGS] = _stood_over(operational[FLAGS], flags, decided)
     return replace(
         config,
         policy=policy.config(),
         agent=_with(config.agent, {"embedder": name, "embedder_options": options.semantic}),
-        operational=_with(config.operational, {"embedder": options.operational}),
+        operational=operational,
     )
+
+
+def _stood_over(before: Sequence[str], now: Sequence[str], decided: Collection[str]) -> list[str]:
+    """What flags gave: `now` of the embedder and the thresholds that are `decided` with it, `before` of all else."""
+
+    def is_anew(key: str) -> bool:
+        return key.startswith("embedder.") or key in decided
+
+    return sorted({key for key in before if not is_anew(key)} | {key for key in now if is_anew(key)})
 
 
 def _with(section: Mapping[str, Any], parts: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,6 +27,14 @@ from infra.weaviate_address import WeaviateAddress
 
 EPISODES = 5
 
+#: embeds otherwise, with options that the second embedder has as well
+OTHERS = """
+[embedder]
+name = "sentence-transformers"
+model = "another"
+batch_size = 3
+"""
+
 
 @dataclass
 class CommandLine:
@@ -117,10 +125,13 @@ def recalls(events: list[Recorded]) -> list[Retrieved]:
 async def _played(chime: CommandLine, source: str) -> None:
     await chime("run", "start", "toy", "--limit", str(EPISODES), "--run", "first", "--in-process", *chime.model)
     _, first = await chime.seen("first")
+    # A file for other runs, over whose embedder the flags of this one stand, from here on to its end.
+    (chime.folder / "chime.toml").write_text(OTHERS)
     await chime("memory", "reembed", "first", "--run", "second", *chime.served)
     began, seeded = await chime.seen("second")
     header = decode_as(began[0], RunStarted)
     assert header.seed_bank is not None
+    assert "embedder.name" in header.config.operational["flags"]
     assert (header.seed_bank.digest, header.embedder.dimension) == (first.state.banks.digest(), 16)
     assert [item.id for item in seeded.state.banks] == [f"first.{item.id}" for item in first.state.banks]
     await chime("run", "resume", "second", "--in-process")

@@ -20,6 +20,7 @@ from workers.header import Head, begin, head, recorded_head
 from workers.invocation import Invocation, chime_command, run_async
 from workers.output import Output
 from workers.reembedding import Threshold, reembedded_config, reembedded_items, thresholds
+from workers.resuming import given_by_flags
 from workers.sources import banks_at, newest_version, opened, server
 from workers.stored_bank import built_again
 from workers.tables import Column
@@ -84,7 +85,8 @@ async def _reembed(invocation: Invocation, run: str | None, at: str | None, new:
         banks = await banks_at(source.log, version)
         rows = thresholds(invocation.resolved, origin.started.config.policy.parameters)
         options = embedders.options(settings.name, settings.given())
-        config = reembedded_config(origin.started.config, settings.name, options, rows)
+        flags = given_by_flags(invocation.resolved)
+        config = reembedded_config(origin.started.config, settings.name, options, rows, flags)
         await embedder.start()
         # A bank of thousands takes minutes: the same command again goes on where it was cut short, with the same bits.
         kept = embedder if embedder.is_free else CachedEmbedder(embedder, there.embeddings, target)
