@@ -283,7 +283,7 @@ def test_scenario_is_linted_too():
 )  # fmt: skip
 @pytest.mark.parametrize("escaped", [True, False])
 def test_a_copy_is_found_in_other_characters_too(value, escaped):
-    """What is compared with a text in compatibility form is in that form itself, word for word or in another spelling."""
+    """What is compared with a text in compatibility form is in that form itself, word for word or not."""
     given = json.dumps({"a": value}, ensure_ascii=escaped)
     call = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f", "arguments": given}}]}
     for written in (value, hostile.plain(value)):
