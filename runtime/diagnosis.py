@@ -68,6 +68,9 @@ TOLERANCES: tuple[Tolerance, ...] = (
     Tolerance(name="tilde_fence", what="a fence of tildes", example="~~~ diagnosis\n{…}\n~~~"),
     Tolerance(name="open_fence", what="a fence that is not closed, the object whole", example="Here:\n```\n{…}"),
     Tolerance(name="prose", what="text before or after it, braces in it", example="I see {a} here. {…} Hope it helps."),
+    Tolerance(
+        name="open_brace", what="a brace in that text that is not closed", example="We call f{x: 1 and so on.\n{…}"
+    ),
     Tolerance(name="quoted", what="quotation marks around the object", example="“{…}”"),
     Tolerance(name="byte_order_mark", what="a byte order mark before it", example="\ufeff{…}"),
     Tolerance(name="schema_first", what="the schema before the answer", example='{"properties": {"label": {}}} {…}'),

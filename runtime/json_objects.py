@@ -15,6 +15,8 @@ from runtime.errors import UnreadableAnswer
 _DEEPEST = 32
 #: how many objects an answer may hold
 _OBJECTS = 64
+#: how many braces of prose around it may stay open; for each, all that follows is looked through
+_OPEN_BRACES = 4
 #: how deep the answer may stand in objects that hold nothing else
 _WRAPPINGS = 4
 
@@ -24,11 +26,17 @@ _STRING = r'"(?:[^"\\]++|\\.?)*+(?:"|\Z)'
 _QUOTES = "\"'“”‘’"
 #: braces in prose begin differently; quotation marks that JSON does not have, or none, begin an object that is broken
 _START = re.compile(rf"\{{(?=[{_SPACE}]*+(?:[{_QUOTES}}}]|\w++[{_SPACE}]*+:))")
+#: no prose, though it does not end: a quotation mark, or a name and an object or a list of them
+_BEGUN = re.compile(rf"\{{[{_SPACE}]*+(?:[{_QUOTES}]|\w++[{_SPACE}]*+:[{_SPACE}\[]*+\{{)")
 _BRACKET = re.compile(rf"{_STRING}|[{{}}\[\]]", re.DOTALL)
 _PART = re.compile(rf"{_STRING}|[{_SPACE}]++|,|[^\",{_SPACE}]++", re.DOTALL)
 _BLANK = re.compile(rf"[{_SPACE}]++")
-#: what stands between choices in the form that our prompts show
-_CHOICE = frozenset({"|", "or"})
+#: the end of a value; and the other choice behind it, in the form that our prompts show
+_CHOICE = re.compile(
+    rf"(?:{_STRING}|[}}\]]|\b(?:null|true|false|[0-9]+)\b)"
+    rf'(?P<other>[{_SPACE}]*+(?:\||or\b)[{_SPACE}]*+(?=["{{\[0-9-]|(?:null|true|false)\b))?',
+    re.DOTALL,
+)
 #: how a schema describes a field
 _DESCRIBED = frozenset({"type", "anyOf", "enum", "$ref"})
 
@@ -76,7 +84,7 @@ def _candidates(text: str, names: Collection[str]) -> tuple[list[dict[str, Any]]
     wanted = " or ".join(f'"{name}"' for name in names)
     none = UnreadableAnswer("no_object", f"it holds no JSON object with {wanted}.")
     broken: UnreadableAnswer | None = None
-    for piece in _pieces(text):
+    for piece in _pieces(text, names):
         try:
             value = _parsed(piece)
         except _Twice as error:
@@ -84,7 +92,7 @@ def _candidates(text: str, names: Collection[str]) -> tuple[list[dict[str, Any]]
         except (ValueError, ArithmeticError) as error:
             why = str(error) if isinstance(error, json.JSONDecodeError | _NoJson) else "a number is too large"
             none = UnreadableAnswer("broken", f"the JSON object cannot be read: {why}.")
-            if not _CHOICE.isdisjoint(_PART.findall(piece)):
+            if any(choice["other"] for choice in _CHOICE.finditer(piece)):
                 none = UnreadableAnswer("schema_echo", "it is the form itself, with choices that are not made.")
             elif _mentions(piece, names):
                 broken = none
@@ -104,26 +112,34 @@ def _mentions(piece: str, names: Collection[str]) -> bool:
     return re.search(rf"\b(?:{'|'.join(names)})[{_QUOTES}]?[{_SPACE}]*+:", piece) is not None
 
 
-def _pieces(text: str) -> Iterator[str]:
-    """The outermost objects of `text`, unread.
+def _pieces(text: str, names: Collection[str]) -> Iterator[str]:
+    """The outermost objects of `text`, unread; a brace that does not end is prose where nothing says otherwise.
 
     Raises:
         UnreadableAnswer: one of them does not end, or there are too many to look at.
     """
-    at = 0
+    at = open_braces = 0
     for _ in range(_OBJECTS):
         start = _START.search(text, at)
         if start is None:
             return
-        depth = 0
-        for bracket in _BRACKET.finditer(text, start.start()):
+        depth, at = 0, start.start()
+        own: list[str] = []
+        for bracket in _BRACKET.finditer(text, at):
+            if depth == 1:
+                own.append(text[at : bracket.end()])
             depth += (bracket[0] == "{") - (bracket[0] == "}")
+            at = bracket.end()
             if depth == 0 and bracket[0] == "}":
-                at = bracket.end()
                 yield text[start.start() : at]
                 break
         else:
-            raise UnreadableAnswer("cut", "its JSON object is not complete.")
+            if depth == 1:
+                own.append(text[at:])
+            open_braces += 1
+            if open_braces > _OPEN_BRACES or _BEGUN.match(text, start.start()) or _mentions("".join(own), names):
+                raise UnreadableAnswer("cut", "its JSON object is not complete.")
+            at = start.end()
     if _START.search(text, at):
         raise UnreadableAnswer("several", f"it holds more than {_OBJECTS} objects.")
 

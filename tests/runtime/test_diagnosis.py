@@ -249,6 +249,8 @@ def test_confidence_outside(text):
         ('{"label": "none"', "cut"),
         ('{"label": "none", "x": {"label": "planning", "confidence": 1}', "cut"),
         ('{"label" "none", "x": {"label": "planning", "confidence": 1}}', "broken"),
+        ("{x: 1 " * 100_000, "cut"),
+        ("{x: 1 " * 5 + '{"label": "none"}', "cut"),
         ('{"a": {"b": {"c": {"d": {"e": {"label": "none"}}}}}}', "no_object"),
         ('{"type": "json_schema", "schema": {"properties": {"label": {"type": "string"}}}}', "schema_echo"),
         ('{"label": {"type": "string", "enum": ["planning"]}, "confidence": {"type": "number"}}', "schema_echo"),
@@ -259,6 +261,61 @@ def test_hostile_answers(text, kind):
     with pytest.raises(UnreadableAnswer) as error:
         read(text)
     assert error.value.kind == kind
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [
+        "{label: 'planning', x: 1",
+        "{x: {y: 1}, label: 2",
+        "{x: 1 {label: 2",
+        "{'x': 1",
+        "{answer:",
+        "{answers: [",
+        "{“x”",
+    ],
+)
+def test_nothing_is_read_beside_or_in_what_is_cut(begun):
+    """An open brace is prose only where no field of an answer follows, nor anything else that begins an object."""
+    whole = '{"label": "none", "confidence": 1}'
+    for text in (f"{begun} {whole}", f"{whole} {begun} {whole}"):
+        with pytest.raises(UnreadableAnswer) as error:
+            find_object(text, "label", "confidence")
+        assert error.value.kind == "cut"
+
+
+@pytest.mark.parametrize("prose", ["f{x: 1 and so on.", "f{x: 1 {y} z", "{x: 1 {x: 2 {x: 3 {x: 4"])
+def test_an_open_brace_of_prose_hides_no_answer(prose):
+    """Before the answer or after it."""
+    whole = {"label": "none", "confidence": 1}
+    for text in (f"{prose}\n{json.dumps(whole)}", f"{json.dumps(whole)}\n{prose}"):
+        assert find_object(text, "label", "confidence") == whole
+
+
+CHOICES = ['"label": "a" | "b"', '"label":"a"|"b"', '"label": {} or null', '"label": 0.5 or 1', '"label": true|false']
+NO_CHOICES = [
+    '"label": "planning" or maybe execution "confidence": 1', '"label": "planning" | because "confidence": 1',
+    '"label": "planning", "evidence": a or "b"', '"label": "planning" "evidence": " | "', '"label": planning | "a"',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fields", CHOICES)
+def test_the_form_has_choices_between_values(fields):
+    """It is no answer, and contradicts none."""
+    with pytest.raises(UnreadableAnswer) as error:
+        find_object(f"{{{fields}}}", "label", "confidence")
+    assert error.value.kind == "schema_echo"
+    whole = {"label": "none", "confidence": 1}
+    assert find_object(f"{{{fields}}} {json.dumps(whole)}", "label", "confidence") == whole
+
+
+@pytest.mark.parametrize("fields", NO_CHOICES)
+def test_a_word_elsewhere_makes_no_form_of_a_broken_answer(fields):
+    """It may say something else than the one beside it."""
+    for text in (f"{{{fields}}}", f'{{{fields}}} {{"label": "none", "confidence": 1}}'):
+        with pytest.raises(UnreadableAnswer) as error:
+            find_object(text, "label", "confidence")
+        assert error.value.kind == "broken"
 
 
 @pytest.mark.timeout(60)
