@@ -90,6 +90,8 @@ class _Serving:
     told: int
     #: no episode is begun any more
     cancelled: bool
+    #: what turned out about its models
+    notes: Notes
     #: first 12 digits of the hex SHA-256 of the header's configuration, for log lines
     config_hash: str
 
@@ -113,7 +115,6 @@ class Engine:
         self._building = anyio.Lock()
         self._runs: dict[RunId, _Serving] = {}
         self._environments: dict[str, Environment] = {}
-        self._notes: dict[RunId, Notes] = {}
 
     async def advance(self, job: Job) -> None:
         """Bring the job's episode to where its kind of job ends; while the store is away or full, wait for it.
@@ -135,7 +136,8 @@ class Engine:
             except VersionGap as gap:
                 # The server has lost what this job read: all that was derived from it goes, and the job begins again.
                 _log.warning("log_read_again", run_id=job.run, episode=job.episode, reason=str(gap))
-                self._runs.pop(job.run, None)
+                async with self._building:  # else whoever is about to take it over would bring it back
+                    self._runs.pop(job.run, None)
             else:
                 return
             await self._clock.sleep(wait_s)
@@ -215,7 +217,7 @@ class Engine:
         context = replace(
             known.context,
             settings=_settings(config.limits, operational),
-            model=self._noted(log, said, config, operational),
+            model=self._noted(log, said, config, operational, known.notes),
             embedder=await self._embedder(log.run, known.header, operational),
             banks=known.context.banks if store == known.store else self._reader(log, store),
         )
@@ -243,6 +245,7 @@ class Engine:
         banks = self._reader(log, store)
         policy = policies.of_run(header.config)
         embedder = await self._embedder(run, header, operational)
+        notes = Notes(log, self._there.calls, self._clients)
         environment = await self.environment(named(config.environment, "name", "environment"))
         description = await environment.describe()
         context = Context(
@@ -259,7 +262,7 @@ class Engine:
             ),
             log=log,
             blobs=blobs,
-            model=self._noted(log, said, config, operational),
+            model=self._noted(log, said, config, operational, notes),
             embedder=embedder,
             banks=banks,
             environment=environment,
@@ -273,6 +276,7 @@ class Engine:
             looked=self._clock.monotonic(),
             told=told,
             cancelled=_cancelled(said),
+            notes=notes,
             config_hash=_config_hash(config),
         )
 
@@ -282,7 +286,12 @@ class Engine:
         return embedder if embedder.is_free else CachedEmbedder(embedder, self._there.embeddings, run)
 
     def _noted(
-        self, log: EventLog, said: Sequence[Recorded], config: RunConfig, operational: Mapping[str, Any]
+        self,
+        log: EventLog,
+        said: Sequence[Recorded],
+        config: RunConfig,
+        operational: Mapping[str, Any],
+        notes: Notes,
     ) -> ChatModel:
         """The run's models, which say in its log what turns out about them; what it says already is known to them."""
         model = self._model(log.run, config.models, operational)
@@ -290,10 +299,6 @@ class Engine:
         places: dict[Role, Place] = {
             role: Place(str(endpoints[role]["base_url"]), str(config.models[role]["model"])) for role in get_args(Role)
         }
-        if log.run not in self._notes:
-            self._notes = {run: one for run, one in self._notes.items() if run in self._runs}
-            self._notes[log.run] = Notes(log, self._there.calls, self._clients)
-        notes = self._notes[log.run]
         notes.read(said, places)
         return NotedModel(model, places, notes)
 

@@ -9,20 +9,23 @@ from typing import Any
 import anyio
 import pytest
 from answering_endpoint import answering
+from looked_up_logs import LookedUpLogs
 from msgspec.structs import replace as changed
 from scripted_endpoint import Request, Scripted, completion, failed
 
 from events.codec import decode
-from events.ids import RUN_STREAM
+from events.ids import RUN_STREAM, RunId
 from events.kinds import Diagnosed, Noted, RunFinished
+from infra.calls import calls_of
 from infra.local_queue import LocalQueue
 from infra.rehearsal import MODEL
 from infra.rehearsal.asking import read_request
 from infra.rehearsal.planting import Planting, RehearsalSettings
 from infra.rehearsal.playing import Rehearsal
+from runtime.ports import Job
 from workers.coordinator import coordinated
 from workers.engine import Engine
-from workers.noting import CAPABILITIES
+from workers.noting import CAPABILITIES, MODEL_CHANGED
 
 
 def refused_in(body: Any) -> str | None:
@@ -37,16 +40,16 @@ def refused_in(body: Any) -> str | None:
 
 
 @pytest.fixture
-def picky(toy_key: Any) -> Callable[[Request], bytes]:
-    """The rehearsal model, for whoever asks without these."""
+def picky(toy_key: Any) -> Callable[..., bytes]:
+    """The rehearsal model, for whoever asks without these, under any name."""
     rehearsal = Rehearsal(Planting(RehearsalSettings()))
 
-    def answer(request: Request) -> bytes:
+    def answer(request: Request, model: str = MODEL) -> bytes:
         if (why := refused_in(request.body)) is not None:
             return failed(400, why)
         reply = rehearsal.play(read_request(request.body, toy_key)).reply
         message = {"role": "assistant", "content": reply.content, "tool_calls": reply.tool_calls or None}
-        return completion(message, model=MODEL, usage={"prompt_tokens": 500, "completion_tokens": 50})
+        return completion(message, model=model, usage={"prompt_tokens": 500, "completion_tokens": 50})
 
     return answer
 
@@ -114,3 +117,29 @@ async def test_a_run_goes_on_where_it_has_learnt(
     events = await there.recorded("r")
     judged = [decode(one) for one in events if one.kind == "diagnosed"]
     assert [one.degraded for one in judged if isinstance(one, Diagnosed)] == [None] * 6
+
+
+async def test_a_run_that_comes_again_has_a_first_model_of_its_own(
+    world: Any, playing: Any, picky: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What answered in a run that was deleted is nothing to the next one of its name, beside the same process."""
+    monkeypatch.setattr("workers.engine._LOOK_S", 0.0)
+    there, run, answers = world(), RunId("r"), list[str]()
+
+    def answer(request: Request) -> bytes:
+        return bytes(picky(request, answers[-1]))
+
+    async with answering(answer) as server, AsyncExitStack() as stack:
+        configuration = playing.configured()
+        models = changed(configuration.models, base_url=server.url, retries=0)
+        there_now = replace(there.server(), store=LookedUpLogs(there.store))
+        working = Engine(there_now, there.home, {}, there.clock, 1, stack)
+        for name in ("one", "other"):
+            answers.append(name)
+            await there.store.delete(run)
+            await there.calls.discard(run, await there.calls.all(run))
+            log = await there.begin("r", changed(configuration, models=models), limit=1)
+            await working.advance(Job(kind="act", run=run, episode=0))
+            assert {one.model for one in await calls_of(there.calls, run)} == {name}
+            told = [decode(one) for one in await log.read_stream(RUN_STREAM)]
+            assert [one for one in told if isinstance(one, Noted) and one.topic == MODEL_CHANGED] == []
