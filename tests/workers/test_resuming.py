@@ -1,4 +1,4 @@
-"""What a file says about a run that goes on: options of its own embedder, not of another one; presets as settings."""
+"""What a file says about a run that goes on: options of its embedder, not of another one; presets; flags over it."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,9 @@ from msgspec.structs import replace
 
 from events.codec import decode_as
 from events.kinds import RunStarted
+from infra.embedders import Options
 from workers.layers import Flags, Resolved, resolve
+from workers.reembedding import Threshold, reembedded_config
 from workers.resuming import given_by_flags, refused, resumed_operational
 
 #: a file that names one embedder, with options that another one has too
@@ -88,3 +90,18 @@ def test_a_resume_refuses_a_preset_that_has_changed(made_run: Any, tmp_path: Pat
     assert refused(now, replace(header, config=replace(header.config, operational={"flags": flags}))) == [
         "embedder.name: None -> sentence-transformers (preset paper)"
     ]
+
+
+def test_a_bank_embedded_again_keeps_what_flags_gave(begun: Any) -> None:
+    """Of the embedder and the thresholds decided with it, those of now; of all else, those of the run's start."""
+    config = begun("embedder.name=openai", "policy.floor=0.2", "policy.margin=0.1", "run.concurrency=1").config
+    changed = [
+        Threshold(name="floor", before="0.2", now="0.3", origin="profile hash"),
+        Threshold(name="margin", before="0.1", now="0.1", origin=""),
+        Threshold(name="novelty", before="0.1", now="0.2", origin="flag -s policy.novelty"),
+    ]
+    now = ["embedder.model", "policy.novelty", "run.lag"]
+    anew = reembedded_config(config, "hash", Options(semantic={}, operational={}), changed, now)
+    assert anew.operational == {"flags": ["embedder.model", "policy.margin", "policy.novelty", "run.concurrency"]}
+    silent = replace(config, operational={})
+    assert reembedded_config(silent, "hash", Options(semantic={}, operational={}), [], now).operational == {}
