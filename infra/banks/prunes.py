@@ -21,10 +21,6 @@ class Prunes:
                 self._at[memory] = version
                 self._versions[stage_of(memory)].append(version)
 
-    def after(self, version: BankVersion) -> list[tuple[MemoryId, BankVersion]]:
-        """What later versions than `version` were the first to lack, and which."""
-        return [(memory, at) for memory, at in self._at.items() if at > version]
-
     def gone(self, memory: MemoryId, at: BankVersion) -> bool:
         """Whether version `at` lacks it because it was pruned."""
         pruned = self._at.get(memory)

@@ -124,16 +124,6 @@ class Versions:
         banks = await self.at(version)
         return [item for one in ids if (item := banks.get(one)) is not None]
 
-    def lost(self, banks: Banks) -> list[MemoryId]:
-        """What `banks`, a version that was asked for, lacks and an older one that may be asked for has."""
-        assert self._window is not None  # noqa: S101 - made before any version is given out
-        found: list[MemoryId] = []
-        for memory, version in self.prunes.after(self._window.oldest):
-            older = self._window.at(BankVersion(version - 1))
-            if older is not None and older.get(memory) is not None and banks.get(memory) is None:
-                found.append(memory)
-        return found
-
     async def _catch_up(self) -> None:
         async with self._reading:
             try:

@@ -13,7 +13,7 @@ from events.ids import BankVersion, MemoryId, Stage
 from events.kinds import Query, RunStarted
 from events.parameters import Parameters
 from events.recall import least_dot, rank
-from infra.banks.changes import held
+from infra.banks.changes import held, lost
 from infra.banks.errors import BankAway, DoubtfulAnswer
 from infra.banks.generations import RunGenerations, Serving
 from infra.banks.replica import Replica, Versions
@@ -121,7 +121,7 @@ class StoredBanks:
                 reason = f"it is at version {serving.version}, its log at {newest}"
                 raise DoubtfulAnswer(serving.generation, reason)
             served = await self._light.at(serving.version)
-            await store.recheck(held(served, self._light.lost(served)))
+            await store.recheck(held(served, lost(banks, served)))
         hits = await store.search(stage, query.vector, parameters.top_n, version)
         if store.unseen:
             raise _Unpublished(f"the connection to bank {serving.generation} was lost meanwhile")

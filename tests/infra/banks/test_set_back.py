@@ -11,9 +11,8 @@ import pytest
 from banked_run import Asked, Place, placed
 from msgspec.structs import replace
 
-from events.ids import STAGES, BankVersion
+from events.ids import STAGES
 from events.kinds import Query
-from events.operations import Pruned
 from infra.banks import weaviate_wire as wire
 from infra.banks.mirror import Mirror
 from infra.banks.stored import StoredBanks
@@ -82,37 +81,6 @@ async def test_rows_are_missing(
                 while mirror.view.begun == begun or set(await assert_exact(place, reader)) != {"weaviate"}:  # noqa: ASYNC110
                     await anyio.sleep(0.05)
             tasks.cancel_scope.cancel()
-
-
-async def test_a_row_that_only_older_versions_show_is_missing(
-    redis_server: Any, redis_prefix: str, weaviate_server: WeaviateAddress
-):
-    """It was pruned since: whoever reads the newest version first finds out for those who read an older one."""
-    async with placed(redis_server.url, redis_prefix, weaviate_server, lag=200) as place:
-        run = place.run
-        await run.fold(60)
-        mirror, reader = run.mirrored(place.mirror(), term=1), place.reader()
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(mirror.run)
-            await settled(mirror)
-            tasks.cancel_scope.cancel()
-        version, memory = [
-            (BankVersion(at), one.id)
-            for at, operations in enumerate(run.operations)
-            for one in operations
-            if isinstance(one, Pruned)
-        ][-1]
-        older = run.versions[version]
-        item = older.get(memory)
-        assert item is not None
-        assert older.sizes()[item.bank] > run.policy.parameters.top_n, "its lack shortens no answer"
-        assert set(await assert_exact(place, reader)) == {"weaviate"}
-        name = mirror.view.generation
-        assert await place.server._edge.delete(name, wire.deletion(item.bank, name, [memory])) == 1
-        place.server._edge.losses += 1
-        await assert_exact(place, reader)
-        query = Query(text="q", vector=older.scenario_vector(item))
-        assert run.right(Asked(item.bank, query, version), await reader.recall(item.bank, query, version))
 
 
 @pytest.mark.parametrize("most", [wire.MOST, 45], ids=["a small bank", "a large bank"])
