@@ -39,6 +39,13 @@ PLAIN = {
 }
 
 
+def unread(text: str) -> str:
+    """Why no object with the fields of a diagnosis is read from `text`."""
+    with pytest.raises(UnreadableAnswer) as error:
+        find_object(text, "label", "confidence")
+    return error.value.kind
+
+
 def written(*fragments: str) -> str:
     """The answer as asked for, with fields written or left out as the fragments say."""
     outer, inner = ({name: f'"{name}": {text}' for name, text in fields.items()} for fields in (PLAIN, LESSON))
@@ -279,9 +286,7 @@ def test_nothing_is_read_beside_or_in_what_is_cut(begun):
     """An open brace is prose only where no field of an answer follows, nor anything else that begins an object."""
     whole = '{"label": "none", "confidence": 1}'
     for text in (f"{begun} {whole}", f"{whole} {begun} {whole}"):
-        with pytest.raises(UnreadableAnswer) as error:
-            find_object(text, "label", "confidence")
-        assert error.value.kind == "cut"
+        assert unread(text) == "cut"
 
 
 @pytest.mark.parametrize("prose", ["f{x: 1 and so on.", "f{x: 1 {y} z", "{x: 1 {x: 2 {x: 3 {x: 4"])
@@ -379,6 +384,4 @@ def test_nobody_knows_which_is_meant(part):
     """An example that is whole does not stand for an answer that lacks a field, nor an answer for a later word."""
     whole = '{"label": "none", "confidence": 1, "evidence": "a"}'
     for text in (f"For example {whole}. My answer: {part}", f"{part} No, that is: {whole}"):
-        with pytest.raises(UnreadableAnswer) as error:
-            find_object(text, "label", "confidence")
-        assert error.value.kind == "several"
+        assert unread(text) == "several"
