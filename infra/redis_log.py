@@ -138,7 +138,9 @@ class RedisLog:
         self._waitaof = server is not None and server.waitaof
         #: position -> what the last event of an earlier read was, to notice a server that lost it and went on
         self._ends: dict[int, tuple[bytes, ...]] = {}
-        self._past = Past(redis, run, [self._log, self._index, self._kept], home, where, self._recorded)
+        self._past = Past(
+            redis, run, [self._log, self._index, self._kept], home, where, lambda entry: _event(run, _flat(entry))
+        )
 
     @property
     def run(self) -> RunId:
@@ -164,7 +166,7 @@ class RedisLog:
                         positions=[*known, *(Position(int(one)) for one in positions)], written=int(written)
                     )
                 case [b"taken", entry]:
-                    return Taken(stored=self._recorded(_paired(entry)))
+                    return Taken(stored=_event(self._run, entry))
                 case [b"archived", position, *before]:
                     # A late try of an append that is long done, or of another one: the archive knows which.
                     known += [Position(int(one)) for one in before]
@@ -309,7 +311,7 @@ class RedisLog:
         if isinstance(self._redis, SharingRedis):
             return await self._redis.entries(self._log, first, count)
         shaped = cast("list[_Entry]", await self._redis.xrange(self._log, min=f"{first}-0", count=count))
-        return [(name, [part for pair in fields.items() for part in pair]) for name, fields in shaped]
+        return [_flat(entry) for entry in shaped]
 
     async def pages(self, after: Position, kinds: frozenset[str] | None = None) -> AsyncIterator[list[Recorded]]:
         """As `runtime.ports.EventLog.pages`."""
@@ -361,9 +363,6 @@ class RedisLog:
         with our_errors(f"{self._where}, key {self._index}"):
             head = await self._redis.hget(self._index, "@head")
         return Position(int(head or 0))
-
-    def _recorded(self, entry: _Entry) -> Recorded:
-        return _recorded(self._run, entry)
 
 
 def runs_key(prefix: str) -> str:
@@ -421,7 +420,7 @@ class RedisLogStore:
         """As `runtime.ports.LogStore.overview`: a round trip for many runs."""
         keys = {run: self._keys(run) for run in await self.runs()}
         with our_errors(self._where):
-            return await overviews(self._redis, keys, lambda run, entry: _recorded(run, _paired(entry)))
+            return await overviews(self._redis, keys, _event)
 
     async def set_aside(self) -> frozenset[RunId]:
         """As `runtime.ports.LogStore.set_aside`."""
@@ -511,26 +510,16 @@ def _escaped(text: str) -> str:
     return "".join(f"\\{char}" if char in "*?[]\\" else char for char in text)
 
 
-def _recorded(run: RunId, entry: _Entry) -> Recorded:
-    fields = entry[1]
-    return Recorded(
-        run=run,
-        stream=StreamId(fields[b"stream"].decode()),
-        version=Version(int(fields[b"version"])),
-        position=_position(entry),
-        kind=fields[b"kind"].decode(),
-        schema=int(fields[b"schema"]),
-        at=fields[b"at"].decode(),
-        cause=fields[b"cause"].decode() or None,
-        attempt=int(fields[b"attempt"]),
-        data=fields[b"data"],
-    )
-
-
 def _paired(entry: Sequence[Any]) -> _Entry:
     """An entry as a script answers it (id, flat list of fields) in the form redis-py gives it."""
     name, flat = entry
     return name, dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _flat(entry: _Entry) -> _Sent:
+    """The other way."""
+    name, fields = entry
+    return name, [part for pair in fields.items() for part in pair]
 
 
 def _position(entry: _Entry | _Sent) -> Position:
@@ -548,10 +537,11 @@ def _kind(entry: _Sent) -> bytes:
 
 
 def _event(run: RunId, entry: _Sent) -> Recorded:
-    """As `_recorded`, of an entry whose fields stand where the script writes them: without a dictionary of them."""
+    """Read by the place of the fields, where they stand as the script writes them: without a dictionary of them."""
     fields = entry[1]
     if fields[::2] != _WRITTEN:
-        return _recorded(run, _paired(entry))
+        named = _paired(entry)[1]
+        fields = [part for name in _WRITTEN for part in (name, named[name])]
     kind, stream, version, schema, at, cause, attempt, _, data = fields[1::2]
     return _made(
         run=run,
