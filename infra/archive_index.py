@@ -17,22 +17,22 @@ from redis.exceptions import ResponseError
 from events.codec import canonical
 from events.errors import Mismatch
 from events.ids import BankVersion, Position, RunId
-from infra.redis_client import our_errors
+from infra.redis_client import Script, our_errors
 from infra.segments import Segment
 
 #: what precedes every script that reads an index
 ARCHIVED_ROWS = (files("infra") / "archived_rows.lua").read_text()
-_TRIM = ARCHIVED_ROWS + (files("infra") / "archive_trim.lua").read_text()
+_TRIM = Script(ARCHIVED_ROWS + (files("infra") / "archive_trim.lua").read_text())
 #: the fields that hold those rows
 _PAST = b"@past/"
 
 #: KEYS index; ARGV the last position archived before, then field, value ...: written where nobody archived meanwhile
-_RECORD = """
+_RECORD = Script("""
 local archived, head = unpack(redis.call('HMGET', KEYS[1], '@archived', '@head'))
 if (archived or '0') ~= ARGV[1] or not head then return 0 end
 redis.call('HSET', KEYS[1], unpack(ARGV, 2))
 return 1
-"""
+""")
 
 
 def past_fields(index: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
@@ -114,8 +114,6 @@ class ArchiveIndex:
     def __init__(self, redis: Redis, run: RunId, keys: Sequence[str], where: str) -> None:
         self._redis, self._run, self._keys = redis, run, list(keys)
         self._where = f"{where}, key {keys[1]}"
-        self._record = redis.register_script(_RECORD)
-        self._trim = redis.register_script(_TRIM)
 
     async def look(self) -> Archived:
         """How the log stands with its archive.
@@ -149,7 +147,7 @@ class ArchiveIndex:
         if note.checkpoint is not None:
             fields += ["@checkpoint", canonical(note.checkpoint)]
         with our_errors(self._where):
-            done = await self._record(keys=[self._keys[1]], args=[before, *fields])
+            done = await _RECORD.run(self._redis, [self._keys[1]], [before, *fields])
         # A reply that was lost: the same words are there.
         if not done and (await self.look()).note != note:
             raise Mismatch(f"run {self._run} was archived by another process meanwhile; give the command once more")
@@ -164,7 +162,7 @@ class ArchiveIndex:
         """
         with our_errors(self._where):
             try:
-                await self._trim(keys=self._keys, args=[upto, len(staying), *staying, *folds])
+                await _TRIM.run(self._redis, self._keys, [upto, len(staying), *staying, *folds])
             except ResponseError as error:
                 if str(error).startswith("BROKEN"):
                     raise Mismatch(f"run {self._run}: {str(error).removeprefix('BROKEN ')}") from error

@@ -13,9 +13,11 @@ from urllib.parse import urlsplit
 
 import anyio
 from msgspec import Struct
+from redis import __version__ as redis_version
 from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
+from redis.driver_info import DriverInfo
 from redis.exceptions import AuthenticationError, NoPermissionError, NoScriptError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -31,6 +33,8 @@ CONNECT_S, COMMAND_S = 5.0, 15.0
 CONNECTIONS = 10_000
 #: tries after the first, for a connection that broke: under a second; and those of a process that can only wait: 7 s
 RETRIES, PATIENT_RETRIES = 3, 10
+#: what a connection tells the server of its library; left to redis-py, each reads its version from the disk again
+DRIVER = DriverInfo(lib_version=redis_version)
 #: parameters of a URL that nobody should read
 _SECRET = re.compile(r"([?&](?:ssl_)?password=)[^&#]*")
 #: the oldest server whose commands suffice
@@ -75,6 +79,7 @@ def client(url: str, retries: int = RETRIES) -> Redis:
                 retry=Retry(BACKOFF, retries),
                 health_check_interval=30,
                 max_connections=CONNECTIONS,
+                driver_info=DRIVER,
             ),
         )
         opened.retries, opened.patience_s = retries, COMMAND_S

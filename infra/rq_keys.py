@@ -18,7 +18,7 @@ from rq.defaults import RQ_KEY_PREFIX
 
 from events.errors import BadInput
 from events.ids import RunId, run_id
-from infra.redis_client import COMMAND_S, CONNECT_S, RETRIES, redacted
+from infra.redis_client import COMMAND_S, CONNECT_S, DRIVER, RETRIES, redacted
 from runtime.ports import Job, JobKind
 
 #: the queue of each kind of job; one pool of workers serves one of them
@@ -76,6 +76,7 @@ def rq_connection(url: str, prefix: str) -> Redis:
             socket_connect_timeout=CONNECT_S,
             socket_timeout=COMMAND_S,
             retry=Retry(ExponentialBackoff(cap=0.5, base=0.05), RETRIES),
+            driver_info=DRIVER,
         )
     except ValueError as error:
         raise BadInput(f"{redacted(url)} is no Redis URL: {error}") from error
