@@ -362,6 +362,8 @@ anyio.run(main)
         await neighbour.describe()
         (its,) = scratch_in(tmp_path) - {left}
         os.kill(client.pid, signal.SIGKILL)
+        # Its pipes close before its locks: a host may be gone while it is still there.
+        await client.wait()
         for pid in pids:
             await gone(pid)
         await later.describe()
