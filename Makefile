@@ -53,7 +53,7 @@ ifneq ($(CHIME_TEST_WEAVIATE),off)
 endif
 
 test: bfcl weaviate
-	$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations=20
+	$(BIN)/pytest -q -n 4 --dist loadfile --no-loadscope-reorder --durations=20
 
 # What needs torch has an environment of its own.
 test-st: .st-venv/ready
