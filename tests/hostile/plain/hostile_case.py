@@ -1,8 +1,9 @@
 """One episode through the product's engine, its client and its model's edge, in front of a server that plays a row."""
 
+import asyncio
 import json
-from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -40,6 +41,8 @@ TASK = "warehouse-fragile-1"
 SECRET = "sk-" + "7e57" * 10
 #: seconds within which a case ends, on a machine that is busy with other things
 LIMIT_S = 240.0
+#: how long a silence lasts by the loop's clock, seconds: longer than what waits for it, and less than a case in all
+LAPSE_S = 25.0
 #: log lines that stand for one more request each
 AGAIN = frozenset({"model_retried", "capability_refused", "context_trimmed"})
 
@@ -61,6 +64,23 @@ class SteppedClock:
     async def sleep(self, seconds: float) -> None:
         await anyio.lowlevel.checkpoint()
         self.slept.append(seconds)
+
+
+@contextmanager
+def time_in_hand() -> Iterator[Callable[[float], None]]:
+    """Moves the running loop's clock ahead: limits that no busy machine reaches by itself end at once all the same."""
+    loop, ahead_s = asyncio.get_running_loop(), 0.0
+    told = loop.time
+
+    def move(seconds: float) -> None:
+        nonlocal ahead_s
+        ahead_s += seconds
+
+    loop.time = lambda: told() + ahead_s  # type: ignore[method-assign] # timers are looked at by this clock
+    try:
+        yield move
+    finally:
+        loop.time = told  # type: ignore[method-assign] # as before
 
 
 class MemoryBlobs:
@@ -110,7 +130,7 @@ def configuration(row: Row, role: str, server: HostileServer) -> Configuration:
         url = server.hostile_url if one == role else server.healthy_url
         roles[one] = RoleSettings(**{"model": one, "base_url": url, **more})
     return Configuration(
-        models=ModelDefaults(api_key_env="HOSTILE_KEY", retries=RETRIES, timeout_s=LIMIT_S),
+        models=ModelDefaults(api_key_env="HOSTILE_KEY", retries=RETRIES, timeout_s=LIMIT_S, connect_timeout_s=LIMIT_S),
         roles=Roles(**roles),
         episode=EpisodeSettings(max_steps=12, max_errors=2),
     )
@@ -122,10 +142,16 @@ async def play(row: Row, role: str, home: Path) -> Played:
     blobs, calls, store = MemoryBlobs(), MemoryCalls(), ListLogStore(clock)
     there = Server(store=store, blobs=_as_blobs(blobs), calls=calls, url="", prefix="t", where="here")
     raised: list[str] = []
-    with structlog.testing.capture_logs() as lines:
+    with structlog.testing.capture_logs() as lines, time_in_hand() as move:
+
+        async def lapse() -> None:
+            await anyio.sleep(0.02)  # what came before the silence is read, as a rule
+            move(LAPSE_S)
+
         with anyio.fail_after(LIMIT_S):
             async with AsyncExitStack() as stack:
-                server = await stack.enter_async_context(hostile_server(row.play, at_accept=row.at_accept))
+                hostile = hostile_server(row.play, at_accept=row.at_accept, lapse=lapse)
+                server = await stack.enter_async_context(hostile)
                 await _begun(there, configuration(row, role, server), home)
                 async with AsyncExitStack() as working:
                     engine = Engine(there, home, {"HOSTILE_KEY": SECRET}, clock, 4, working)

@@ -8,7 +8,7 @@ import asyncio
 import json
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -34,6 +34,10 @@ FLAWLESS = RehearsalSettings(
 )
 #: seconds within which the server sees that the other side has let go
 _GONE_S = 120.0
+
+
+async def never() -> None:
+    """The other side's time is its own."""
 
 
 @cache
@@ -146,6 +150,8 @@ class HostileServer:
     plays: Callable[[Asked], bool] = lambda asked: True
     #: what becomes of a connection before it says anything
     at_accept: Doing | None = None
+    #: what a silence ends with
+    lapse: Callable[[], Awaitable[None]] = never
     requests: list[Seen] = field(default_factory=list)
     #: by role
     asked: Counter[str] = field(default_factory=Counter)
@@ -181,7 +187,7 @@ class HostileServer:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, hostile: bool) -> None:
         number, self._connections = self._connections, self._connections + 1
         self._writers.add(writer)
-        line = Line(reader=reader, writer=writer)
+        line = Line(reader=reader, writer=writer, lapse=self.lapse)
         try:
             if hostile:
                 self.accepted += 1

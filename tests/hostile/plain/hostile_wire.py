@@ -21,6 +21,8 @@ class Line:
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
+    #: the time is over that the other side waits, where the server has it in hand
+    lapse: Callable[[], Awaitable[None]]
 
     async def send(self, *pieces: bytes, pause_s: float = 0.0) -> None:
         """`pieces` one after the other, each as a packet of its own where there is a pause between them."""
@@ -32,6 +34,7 @@ class Line:
 
     async def silent(self) -> None:
         """Nothing more, until the other side has gone."""
+        await self.lapse()
         while await self.reader.read(1 << 16):
             pass
 
@@ -218,6 +221,8 @@ def dripping(sent: bytes, drop: bytes = b" ") -> Doing:
 
     async def do(line: Line) -> None:
         await line.send(sent)
+        await line.send(*[drop] * 5, pause_s=0.02)
+        await line.lapse()
         while True:
             await line.send(drop, pause_s=0.02)
 

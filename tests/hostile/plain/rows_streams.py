@@ -43,7 +43,7 @@ from hostile_wire import (
 )
 
 _STREAM = {"stream": True}
-_SOON = {"stream": True, "timeout_s": 0.3, "retries": 1}
+_SOON = {"stream": True, "timeout_s": 20.0, "retries": 1}
 THOUGHT = "THOUGHT-5a1e"
 
 
