@@ -1,14 +1,17 @@
-"""Modules that are loaded when something of them is first used; numpy, as `np`, is one for all.
+"""Modules that are loaded when something of them is first used; numpy, as `np`, is one for all. Patterns likewise.
 
 numpy and structlog take more than 0.1 s of CPU time each, a quarter of what a command such as `chime run list` may
 cost, and it uses neither. Everything else is imported at the top of the module that needs it. Annotations that name
-`np` or `npt` are written as text, or they would load it.
+`np` or `npt` are written as text, or they would load it. The long lists of words by which errors and instructions are
+known take as much together, and most commands read neither.
 """
 
+import re
+from functools import cached_property
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-__all__ = ["Late", "np", "npt"]
+__all__ = ["Late", "late_pattern", "np", "npt"]
 
 
 class Late:
@@ -20,6 +23,25 @@ class Late:
     def __getattr__(self, attribute: str) -> Any:
         found = getattr(import_module(self._name), attribute)
         # From now on an attribute like any other: a replay asks some of them in every fold.
+        setattr(self, attribute, found)
+        return found
+
+
+def late_pattern(text: str, flags: int = 0) -> re.Pattern[str]:
+    """`re.compile`, when the pattern is first asked; it raises `re.error` only then."""
+    return cast("re.Pattern[str]", _LatePattern(text, flags))
+
+
+class _LatePattern:
+    def __init__(self, text: str, flags: int) -> None:
+        self._text, self._flags = text, flags
+
+    @cached_property
+    def _compiled(self) -> re.Pattern[str]:
+        return re.compile(self._text, self._flags)
+
+    def __getattr__(self, attribute: str) -> Any:
+        found = getattr(self._compiled, attribute)
         setattr(self, attribute, found)
         return found
 

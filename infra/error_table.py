@@ -13,6 +13,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
+from events.late import late_pattern
 from infra.error_text import Told
 
 #: `give_up` = unavailable at once; `change` = ask the same in another way, which is no try
@@ -77,7 +78,7 @@ class Row:
 
 
 def _any(*words: str) -> re.Pattern[str]:
-    return re.compile("|".join(words), re.IGNORECASE)
+    return late_pattern("|".join(words), re.IGNORECASE)
 
 
 def _named(*names: str) -> frozenset[str]:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from events.late import late_pattern
 from infra.capabilities import Place
 from runtime.ports import TokenUsage
 
@@ -30,7 +31,7 @@ SMALLEST_WINDOW, LARGEST_WINDOW = 128, 2**27
 
 _N = r"(\d{1,3}(?:,\d{3})+|\d+)"
 _WINDOWS = tuple(
-    re.compile(pattern, re.IGNORECASE)
+    late_pattern(pattern, re.IGNORECASE)
     for pattern in (
         rf"\bn_ctx {_N}",
         rf"\d \+ \d+ > {_N}",
@@ -53,7 +54,7 @@ _WINDOWS = tuple(
     )
 )
 _PROMPTS = tuple(
-    re.compile(pattern, re.IGNORECASE)
+    late_pattern(pattern, re.IGNORECASE)
     for pattern in (
         rf"\bn_prompt_tokens {_N}",
         rf"\({_N} in the (?:messages|prompt)",

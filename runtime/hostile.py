@@ -13,6 +13,8 @@ import unicodedata
 from base64 import b32decode, b64decode
 from collections.abc import Callable, Iterator
 
+from events.late import late_pattern
+
 #: Unicode's direction marks
 _BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 #: line and paragraph separators end a line like a line feed, for some readers only
@@ -214,7 +216,7 @@ INJECTIONS: dict[str, tuple[str, ...]] = {
     ),
     "Indonesian": (r"\b(?:abaikan|lupakan)\s+(?:semua\s+)?(?:instruksi|perintah|aturan)\s+(?:sebelumnya|di\s+atas)",),
 }  # fmt: skip
-_INJECTION = re.compile("|".join(one for phrases in INJECTIONS.values() for one in phrases), re.IGNORECASE)
+_INJECTION = late_pattern("|".join(one for phrases in INJECTIONS.values() for one in phrases), re.IGNORECASE)
 
 
 def findings(text: str) -> Iterator[tuple[str, bool]]:

@@ -17,6 +17,7 @@ from events.bank import Item
 from events.codec import clean_text
 from events.errors import BadInput, UnknownName
 from events.ids import RunId, Stage
+from events.late import late_pattern
 from runtime.hostile import SECTION_MARKS, TEMPLATE_BRACKETS, TEMPLATE_TAGS, alike, seen
 from runtime.ports import Blobs
 from runtime.task import Message, Tool
@@ -37,7 +38,7 @@ PLACEHOLDERS: dict[str, tuple[frozenset[str], frozenset[str]]] = {
 }
 
 #: what begins a mark, ours or a template's, and a line that poses as a memory
-_MARK = re.compile(
+_MARK = late_pattern(
     rf"(?P<tag><)(?=\s*+/?\s*+(?:{SECTION_MARKS})\b|{TEMPLATE_TAGS})|(?P<bracket>\[)(?={TEMPLATE_BRACKETS})"
     r"|^(?P<indent>[^\S\n]*)\[(?=\s*+[PE]\s*+[0-9]++\s*+\])",
     re.IGNORECASE | re.MULTILINE,

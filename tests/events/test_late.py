@@ -1,10 +1,11 @@
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from events.late import Late
+from events.late import Late, late_pattern
 
 PROJECT = Path(__file__).parent.parent.parent
 
@@ -23,6 +24,24 @@ def test_what_a_module_does_not_have_is_named() -> None:
     """An attribute that is not there is the module's own AttributeError."""
     with pytest.raises(AttributeError, match="'math' has no attribute 'none'"):
         _ = Late("math").none
+
+
+def test_a_pattern_is_compiled_when_it_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not before, and once; it answers as `re.compile`'s does."""
+    compiled = list[str]()
+    compile_ = re.compile
+
+    def noted(text: str, flags: int) -> re.Pattern[str]:
+        compiled.append(text)
+        return compile_(text, flags)
+
+    monkeypatch.setattr(re, "compile", noted)
+    pattern = late_pattern("b(.)", re.IGNORECASE)
+    assert compiled == []
+    found = pattern.search("aBc")
+    assert found is not None
+    assert (found.group(1), pattern.sub("-", "bcB"), pattern.pattern) == ("c", "-B", "b(.)")
+    assert compiled == ["b(.)"]
 
 
 def test_reading_a_log_loads_no_numpy() -> None:
