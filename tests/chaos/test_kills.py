@@ -44,6 +44,7 @@ def disturbed(troupe: Troupe, seed: int, faults: int) -> tuple[Faults, held.Outc
     schedule.play(faults)
     until(lambda: troupe.revive() or troupe.finished(), "the run ends", 2 * PATIENCE_S)
     leftovers.of_jobs(troupe)
+    leftovers.of_orphans(troupe)
     leftovers.of_claims(troupe)
     codes = troupe.end()
     events = troupe.log()

@@ -38,6 +38,11 @@ def of_claims(troupe: Troupe) -> None:
     until(lambda: all(map(_lives, _claims(troupe))), "the claims of the dead expire")
 
 
+def of_orphans(troupe: Troupe) -> None:
+    """Whoever worked for the dead has ended too and holds no folder, so that the others clear it away as they end."""
+    until(lambda: not troupe.orphans(), "the children of the dead end")
+
+
 def _claims(troupe: Troupe) -> list[str]:
     return [key for key, _ in troupe.keys().items() if key.startswith(f"{PREFIX}:workers:host-")]
 

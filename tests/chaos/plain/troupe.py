@@ -107,11 +107,15 @@ class Member:
 
     @property
     def ready(self) -> bool:
-        """Whether it has got as far as its work."""
+        """Whether it has got as far as its work, or may be hit as if it had."""
         if self.process.poll() is not None or self.stopped:
             return False
-        said = self.output.read_bytes()[self.begins :]
-        return self.ready_word in said or time.monotonic() - self.started > _SILENT_S
+        return self.works or time.monotonic() - self.started > _SILENT_S
+
+    @property
+    def works(self) -> bool:
+        """Whether it has said that it works: from then on a signal is an order."""
+        return self.ready_word in self.output.read_bytes()[self.begins :]
 
 
 class RedisProcess:
@@ -292,6 +296,11 @@ class Troupe:
         found = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
         return [pid for pid in found if mark in _read(Path(f"/proc/{pid}/environ")).split(b"\0")]
 
+    def orphans(self) -> list[int]:
+        """Pids of those whose parent is gone: of whoever was killed; they end by themselves."""
+        alive, ours = self.alive(), {one.pid for one in [*self.passing, *(member.process for member in self.members)]}
+        return [pid for pid in alive if pid not in ours and _parent(pid) not in alive]
+
     def end(self) -> dict[str, int]:
         """SIGTERM to everybody who goes on, once they are at work; exit codes by name."""
         for process in self.passing:
@@ -311,7 +320,7 @@ class Troupe:
 
     def _all_ready(self) -> bool:
         self.revive()
-        return all(member.ready for member in self.members)
+        return all(member.works for member in self.members)
 
     def said(self, word: str) -> list[str]:
         """Every line with `word` that a process wrote."""
@@ -333,6 +342,12 @@ class Troupe:
         self.line.close()
         self.endpoint.close()
         self.server.close()
+
+
+def _parent(pid: int) -> int:
+    """Of a process; 0 where it has ended."""
+    # The name before the state may hold anything, a bracket too.
+    return int((_read(Path(f"/proc/{pid}/stat")).rpartition(b")")[2].split() or [b"", b"0"])[1])
 
 
 def _read(path: Path) -> bytes:
