@@ -33,6 +33,8 @@ _LISTEN_S = 60.0
 _POLL_S = 0.02
 #: how long the process may be silent, and how long what it has said is waited for at least, seconds
 _SILENT_S, _READ_S = 60.0, 0.5
+#: how long a process that has let go of a connection may take to be gone, seconds
+_ENDING_S = 10.0
 #: how often a request is begun again in a new process, after the one that had it died
 _AGAIN = 2
 
@@ -56,6 +58,8 @@ class _Line(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()
         self._number = 0
+        #: where the process listens
+        self.socket = ""
         self.lost = False
 
     @override
@@ -215,6 +219,8 @@ class Hosted:
     async def _connected(self) -> _Line:
         async with self._connecting:
             if self._line is None or self._line.lost:
+                if self._line is not None:
+                    await self._gone(self._line.socket)
                 self._line = await self._connection() or await self._started()
             return self._line
 
@@ -225,7 +231,18 @@ class Hosted:
             _, line = await asyncio.get_running_loop().create_unix_connection(_Line, socket)
         except OSError:
             return None
+        line.socket = socket
         return line
+
+    async def _gone(self, socket: str) -> None:
+        """The process that listened on `socket` has ended, or is at it for too long.
+
+        One that dies lets go of its connections before it stops listening: whoever came back at once would take its
+        one death for two.
+        """
+        with anyio.move_on_after(_ENDING_S), suppress(OSError):
+            while self._locks.held and (self._folder / "socket").read_text() == socket:  # noqa: ASYNC110 - in another process
+                await anyio.sleep(_POLL_S)
 
     async def _started(self) -> _Line:
         """A connection to a process that somebody has started, perhaps this one.
@@ -234,13 +251,13 @@ class Hosted:
             _Lost: it ended before anybody could connect.
         """
         # A process that ends as we connect takes its socket away: then there is another one to start.
-        deadline = anyio.current_time() + _LISTEN_S
+        deadline, is_ours = anyio.current_time() + _LISTEN_S, False
         while anyio.current_time() < deadline:
-            is_ours = await to_thread.run_sync(self._start)
-            if (line := await self._connection()) is not None:
-                return line
             if is_ours and not self._locks.held:
                 raise _Lost
+            is_ours |= await to_thread.run_sync(self._start)
+            if (line := await self._connection()) is not None:
+                return line
             await anyio.sleep(_POLL_S)
         raise EmbedderUnavailable("not_started", f"no process of the model listens within {_LISTEN_S:g} s")
 

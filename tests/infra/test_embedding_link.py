@@ -1,5 +1,6 @@
 """A model in a process of its own: one for all who ask, started when needed, replaced when it dies, gone when idle."""
 
+import asyncio
 import os
 import shutil
 import signal
@@ -14,6 +15,8 @@ from events.errors import BadInput
 from events.vectors import Vector, fixed_point
 from infra import embedding_link, private_sockets
 from infra.embedding_link import Hosted
+from infra.private_sockets import private_folder
+from infra.server_locks import ServerLocks
 from runtime.errors import EmbedderUnavailable, EmbeddingFailed
 
 #: a process that is not there, or not gone, by then hangs, seconds
@@ -116,6 +119,30 @@ async def test_a_process_that_was_killed_is_replaced(hosted: Callable[..., Hoste
     one.close()
 
 
+async def test_one_death_is_not_taken_for_two(hosted: Callable[..., Hosted], folder: Path) -> None:
+    """A process that dies hangs up before it stops listening: nobody comes back to it, its end is waited for."""
+    locks, socket, one = ServerLocks(folder), private_folder("s") / "s", hosted()
+    hung_up: list[asyncio.StreamWriter] = []
+
+    def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        hung_up.append(writer)
+        writer.close()
+
+    locks.prepare()
+    async with anyio.create_task_group() as tasks:
+        with locks.given():
+            dying = await asyncio.start_unix_server(hang_up, socket)
+            (folder / "socket").write_text(str(socket))
+            tasks.start_soon(one.start)
+            await until(lambda: bool(hung_up))
+            await anyio.sleep(0.1)  # whoever comes back at once is here by now
+            dying.close()
+    assert len(hung_up) == 1
+    assert await one.embed(["a"], "query") == [expected("a")]
+    assert len(loads(folder)) == 1
+    one.close()
+
+
 async def test_a_process_that_is_stopped(
     hosted: Callable[..., Hosted], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,6 +170,7 @@ async def test_a_model_that_takes_long_is_waited_for(hosted: Callable[..., Hoste
     await one.start()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(one.embed, ["wait"], "query")
+        await until(lambda: "wait" in read(folder / "embedded"))
         line = one._line
         assert line is not None
         before = line._heard_s
@@ -234,19 +262,22 @@ async def test_a_caller_that_leaves_is_not_worked_for(hosted: Callable[..., Host
 
 async def test_it_ends_when_nobody_needs_it(hosted: Callable[..., Hosted], folder: Path) -> None:
     """A while after the last has left; it takes its socket with it, and the next who asks starts another."""
-    one, other = hosted(0.05), hosted(0.05)
+    one, other = hosted(0.5), hosted(0.5)
     await one.embed(["a"], "query")
     await other.embed(["a"], "query")
-    (pid,), socket = loads(folder), Path(read(folder / "socket"))
+    # Where we were slow, an earlier one has ended before anybody came to it.
+    before, socket = loads(folder), Path(read(folder / "socket"))
+    pid = before[-1]
     one.close()
     assert await other.embed(["bb"], "query") == [expected("bb")]
     assert alive(pid)
+    assert loads(folder) == before
     other.close()
     await until(lambda: not alive(pid))
     assert not socket.parent.exists()
     last = hosted()
     assert await last.embed(["a"], "query") == [expected("a")]
-    assert len(loads(folder)) == 2
+    assert len(loads(folder)) == len(before) + 1
     last.close()
 
 
