@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from infra.environments import ChildEnvironment, InProcessEnvironment, Limits, load
-from infra.environments.conformance import Row, check
+from infra.environments import ChildEnvironment, InProcessEnvironment, Limits, conformance, load
+from infra.environments.conformance import PROBES, Row, check
 from infra.environments.toy import Toy
+from runtime.task import Task
 
 
 async def rows(make: Callable[[Limits], Any], **options: Any) -> dict[str, Row]:
@@ -26,6 +27,23 @@ async def test_the_toy_conforms(tmp_path: Path) -> None:
         "stdout noise", "evaluator exception", "end of input", "huge answer", "no process left behind",
     }  # fmt: skip
     assert found["score shop"].detail == "reference 5/5 scored 1, wrong 5/5 scored 0"
+
+
+async def test_a_host_that_takes_long_to_start_is_left_in_its_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How soon it must be gone does not bound its start: what is waited for is that host's end."""
+    waited: list[set[int]] = []
+
+    async def noted(pids: set[int]) -> None:
+        waited.append(set(pids))
+
+    monkeypatch.setattr(conformance, "_GONE_S", 0.0)
+    monkeypatch.setattr(conformance, "_gone", noted)
+    pids = set[int]()
+    task = Task(task_id="shop-gift-0", domain="shop")
+    await PROBES["cancel"](lambda limits: load("toy", tmp_path, limits=limits, oracle=True), task, pids)
+    assert (len(pids), waited) == (1, [pids])
 
 
 async def test_without_reference_solutions_scores_are_not_claimed(tmp_path: Path) -> None:
