@@ -1,9 +1,10 @@
 """A user's class in our process, sync or async, and what it does wrong."""
 
-import time
+import threading
 from typing import Any, ClassVar
 
 import anyio
+import anyio.to_thread
 import pytest
 
 from events.errors import BadInput
@@ -42,11 +43,16 @@ class Async:
 
 
 class Slow(Toy):
-    """A toy whose steps take their time."""
+    """A toy whose steps last until they are let go."""
+
+    let_go: ClassVar[threading.Event] = threading.Event()
+    over: ClassVar[threading.Event] = threading.Event()
 
     def step(self, action: dict[str, Any]) -> dict[str, Any]:
-        time.sleep(0.3)
-        return super().step(action)
+        self.let_go.wait()
+        result = super().step(action)
+        self.over.set()
+        return result
 
 
 def broken() -> None:
@@ -92,8 +98,12 @@ async def test_a_sync_method_that_hangs_times_out() -> None:
     task = (await environment.tasks())[0]
     async with environment.session() as session:
         await session.reset(task, "e", 42, {})
-        with pytest.raises(EnvironmentTimeout):
-            await session.step({"role": "assistant", "content": "x"})
+        try:
+            with pytest.raises(EnvironmentTimeout):
+                await session.step({"role": "assistant", "content": "x"})
+        finally:
+            Slow.let_go.set()
+        assert await anyio.to_thread.run_sync(Slow.over.wait, 120)
 
 
 async def test_a_class_that_cannot_be_made_is_unavailable() -> None:
