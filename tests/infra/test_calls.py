@@ -120,6 +120,13 @@ class Memory:
         raise NotImplementedError
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that stands still for some seconds loses no record."""
+    monkeypatch.setattr(module, "_STORE_S", 120.0)
+    monkeypatch.setattr(module, "_GIVEN_UP_S", 120.0)
+
+
 Places = Callable[[], Any]
 
 
@@ -288,9 +295,9 @@ async def test_calls_are_told_in_order_and_by_stream(places: Places) -> None:
         assert await calls_of(store, OTHER) == []
 
 
-async def test_a_record_and_its_bodies_are_one_command(redis_server: Any, redis_prefix: str) -> None:
+async def test_a_record_and_its_bodies_are_one_command(own_redis_server: Any, redis_prefix: str) -> None:
     """Beside sums on the same server; bodies that the server has lost meanwhile come with the next record."""
-    async with connected(redis_server.url) as redis:
+    async with connected(own_redis_server.url) as redis:  # it counts whosever commands
         store, blobs = CountedCalls(redis, redis_prefix, "here"), RedisBlobs(redis, redis_prefix, "here")
 
         async def scripts() -> int:
