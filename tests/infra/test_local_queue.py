@@ -13,6 +13,8 @@ from infra.local_queue import LocalQueue
 from runtime.ports import Attempts, Job, JobKind
 
 Play = Callable[[Callable[[], Awaitable[None]]], None]
+#: no job here takes so long, seconds, on a machine however slow
+LONG_S = 600.0
 
 
 def job(episode: int = 0, kind: JobKind = "act", run: str = "r", attempt: int = 1) -> Job:
@@ -45,17 +47,17 @@ def test_a_job_is_queued_once_while_it_waits_or_runs(play: Play) -> None:
             await release.wait()
             queue.close()
 
-        assert await queue.enqueue(job(), 10.0)
-        assert not await queue.enqueue(job(), 10.0)
-        assert await queue.enqueue(job(attempt=2), 10.0)
+        assert await queue.enqueue(job(), LONG_S)
+        assert not await queue.enqueue(job(), LONG_S)
+        assert await queue.enqueue(job(attempt=2), LONG_S)
         async with create_task_group() as group:
             group.start_soon(queue.serve, handler, 1, "act")
             await begun.wait()
-            assert not await queue.enqueue(job(), 10.0)
+            assert not await queue.enqueue(job(), LONG_S)
             assert await queue.lost([job(), job(attempt=2), job(5)]) == [job(5)]
             release.set()
         assert await queue.lost([job()]) == [job()]
-        assert await queue.enqueue(job(), 10.0)
+        assert await queue.enqueue(job(), LONG_S)
 
     play(scenario)
 
@@ -65,11 +67,11 @@ def test_what_was_asked_for_outlives_its_jobs(play: Play) -> None:
 
     async def scenario() -> None:
         queue = LocalQueue()
-        await queue.enqueue(job(0), 10.0)
-        await queue.enqueue(job(1, attempt=2), 10.0, Attempts(first=2, told=3))
+        await queue.enqueue(job(0), LONG_S)
+        await queue.enqueue(job(1, attempt=2), LONG_S, Attempts(first=2, told=3))
         await queue.forget(job().run)
         assert await queue.asked(job().run) == {job(0): Attempts(), job(1, attempt=2): Attempts(first=2, told=3)}
-        await queue.enqueue(job(5), 10.0, Attempts(folded=1))
+        await queue.enqueue(job(5), LONG_S, Attempts(folded=1))
         assert set(await queue.asked(job().run)) == {job(1, attempt=2), job(5)}
         assert await queue.asked(job(run="other").run) == {}
 
@@ -97,9 +99,9 @@ def test_jobs_of_a_kind_run_in_order_up_to_the_slots(play: Play) -> None:
                 queue.close()
 
         for episode in range(10):
-            await queue.enqueue(job(episode), 10.0)
+            await queue.enqueue(job(episode), LONG_S)
         for episode in range(2):
-            await queue.enqueue(job(episode, "diagnose"), 10.0)
+            await queue.enqueue(job(episode, "diagnose"), LONG_S)
         await queue.serve(handler, 3)
         assert most == {"act": 3, "diagnose": 2}
         assert sorted(order) == list(range(10))
@@ -120,8 +122,8 @@ def test_a_handler_that_raises_loses_its_job_only(play: Play) -> None:
             seen.append(this.episode)
             queue.close()
 
-        await queue.enqueue(job(0), 10.0)
-        await queue.enqueue(job(1), 10.0)
+        await queue.enqueue(job(0), LONG_S)
+        await queue.enqueue(job(1), LONG_S)
         with capture_logs() as lines:
             await queue.serve(handler, 1, "act")
         assert seen == [1]
@@ -129,7 +131,7 @@ def test_a_handler_that_raises_loses_its_job_only(play: Play) -> None:
             ("job failed", "r", "episode-0")
         ]
         assert await queue.lost([job(0)]) == [job(0)]
-        assert await queue.enqueue(job(0), 10.0)
+        assert await queue.enqueue(job(0), LONG_S)
 
     play(scenario)
 
@@ -171,12 +173,12 @@ def test_forgetting_a_run_removes_what_waits(play: Play) -> None:
                 queue.close()
 
         async with create_task_group() as group:
-            await queue.enqueue(job(0), 10.0)
+            await queue.enqueue(job(0), LONG_S)
             group.start_soon(queue.serve, handler, 1, "act")
             await begun.wait()
-            await queue.enqueue(job(1), 10.0)
-            await queue.enqueue(job(1, "diagnose"), 10.0)
-            await queue.enqueue(job(1, run="other"), 10.0)
+            await queue.enqueue(job(1), LONG_S)
+            await queue.enqueue(job(1, "diagnose"), LONG_S)
+            await queue.enqueue(job(1, run="other"), LONG_S)
             assert await queue.forget(RunId("r"), dry_run=True) == 3
             assert await queue.forget(RunId("r")) == 3
             assert await queue.forget(RunId("r")) == 1
@@ -199,8 +201,8 @@ def test_a_cancelled_server_holds_nothing(play: Play) -> None:
         async def end(_: Job) -> None:
             queue.close()
 
-        await queue.enqueue(job(0), 10.0)
-        await queue.enqueue(job(1), 10.0)
+        await queue.enqueue(job(0), LONG_S)
+        await queue.enqueue(job(1), LONG_S)
         async with create_task_group() as group:
             group.start_soon(queue.serve, hang, 1, "act")
             await begun.wait()
@@ -223,7 +225,7 @@ def test_a_queue_may_be_made_before_its_loop(play: Play) -> None:
 
         async with create_task_group() as group:
             group.start_soon(queue.serve, handler, 2)
-            await queue.enqueue(job(3), 10.0)
+            await queue.enqueue(job(3), LONG_S)
 
     play(scenario)
     assert seen == [3]
@@ -241,9 +243,9 @@ def test_a_job_put_by_a_handler_is_served(play: Play) -> None:
             if this.episode == 4:
                 queue.close()
                 return
-            await queue.enqueue(job(this.episode + 1, "diagnose" if this.kind == "act" else "act"), 10.0)
+            await queue.enqueue(job(this.episode + 1, "diagnose" if this.kind == "act" else "act"), LONG_S)
 
-        await queue.enqueue(job(0), 10.0)
+        await queue.enqueue(job(0), LONG_S)
         await queue.serve(handler, 2)
         assert order == [("act", 0), ("diagnose", 1), ("act", 2), ("diagnose", 3), ("act", 4)]
 

@@ -24,7 +24,7 @@ async def probed(url: str, *, briefly: bool = False, **settings: Any) -> Probed:
         model = ModelSettings(**{"model": "m", **settings})
         with anyio.fail_after(120):
             return await probe(
-                clients, EndpointSettings(base_url=url, api_key_env="A_KEY"), model, FakeClock(), limit_s=20,
+                clients, EndpointSettings(base_url=url, api_key_env="A_KEY"), model, FakeClock(), limit_s=100,
                 briefly=briefly,
             )  # fmt: skip
 
