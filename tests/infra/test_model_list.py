@@ -1,6 +1,7 @@
 """What a list of models says: whose they are, how much they hold; whatever is said instead of one means nothing."""
 
 import json
+import socket
 from typing import Any
 
 import pytest
@@ -70,10 +71,11 @@ async def test_a_key_that_nobody_gave_is_asked_for(name: str, told: str) -> None
 
 async def test_nobody_listening_is_unreachable() -> None:
     """The address is named."""
-    async with scripted(OK) as server:
-        pass
-    with pytest.raises(Unreachable, match=f"answers at {server.url}.*is it running"):
-        await listed_at(EndpointSettings(base_url=server.url), {})
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))  # without listening: nobody else does
+        url = f"http://127.0.0.1:{held.getsockname()[1]}/v1"
+        with pytest.raises(Unreachable, match=f"answers at {url}.*is it running"):
+            await listed_at(EndpointSettings(base_url=url), {})
 
 
 @pytest.mark.parametrize(
