@@ -30,7 +30,7 @@ from deployment_files import (
 from infra.redis_client import connected, durability
 from infra.redis_server import wheel_binary
 from infra.weaviate_finding import programs
-from infra.weaviate_process import VERSION, free_ports
+from infra.weaviate_process import VERSION, Ports, free_ports
 from workers.commands.worker import worker
 
 Service = dict[str, Any]
@@ -259,30 +259,45 @@ def test_the_servers_command_keeps_what_it_acknowledges(
 
 def test_the_banks_server_refuses_strangers(services: dict[str, Service], weaviate_tools: Path, tmp_path: Path) -> None:
     """Weaviate with the file's own variables and arguments, run: no answer without the key, nor on the data port."""
-    ports, key = free_ports(), VARIABLES["WEAVIATE_API_KEY"]
-    variables = environment(services["weaviate"]) | {
-        "PERSISTENCE_DATA_PATH": str(tmp_path / "data"),
+    program = next(one for one in programs(weaviate_tools, lambda _: None, []) if not one.image)
+    for _ in range(4):
+        ports = free_ports()
+        process = banks_server(services["weaviate"], program.path, ports, tmp_path)
+        try:
+            if not ready(process, url := f"http://127.0.0.1:{ports.http}/v1"):
+                continue  # somebody took one of the ports between the look and the start
+            assert status(f"{url}/schema", VARIABLES["WEAVIATE_API_KEY"]) == 200
+            assert [status(f"{url}/schema", other) for other in ("", "another")] == [401, 401]
+            assert status(f"http://127.0.0.1:{ports.gossip + 1}/indices/Any/shards/one/objects/_search") == 401
+            break
+        finally:
+            process.terminate()
+            process.wait()
+    else:
+        pytest.fail(f"it does not start: {(tmp_path / 'log').read_text(errors='replace')[-2000:]}")
+    assert services["weaviate"]["image"].endswith(f":{VERSION}")
+
+
+def banks_server(service: Service, program: str, ports: Ports, folder: Path) -> subprocess.Popen[bytes]:
+    """The banks' server, begun with the file's variables and arguments but for where it is."""
+    variables = environment(service) | {
+        "PERSISTENCE_DATA_PATH": str(folder / "data"),
         "GRPC_PORT": str(ports.grpc),
         "CLUSTER_GOSSIP_BIND_PORT": str(ports.gossip),
         "CLUSTER_DATA_BIND_PORT": str(ports.gossip + 1),
         "RAFT_PORT": str(ports.raft),
         "RAFT_INTERNAL_RPC_PORT": str(ports.raft + 1),
     }
-    words = [word.replace("8080", str(ports.http)) for word in services["weaviate"]["command"]]
+    words = [word.replace("8080", str(ports.http)) for word in service["command"]]
     words[words.index("--host") + 1] = "127.0.0.1"
-    program = next(one for one in programs(weaviate_tools, lambda _: None, []) if not one.image)
-    url = f"http://127.0.0.1:{ports.http}/v1"
-    with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen([program.path, *words], env=variables, stdout=log, stderr=log)
-    try:
-        _until(lambda: status(f"{url}/.well-known/ready") == 200)
-        assert status(f"{url}/schema", key) == 200
-        assert [status(f"{url}/schema", other) for other in ("", "another")] == [401, 401]
-        assert status(f"http://127.0.0.1:{ports.gossip + 1}/indices/Any/shards/one/objects/_search") == 401
-    finally:
-        process.terminate()
-        process.wait()
-    assert services["weaviate"]["image"].endswith(f":{VERSION}")
+    with (folder / "log").open("wb") as log:
+        return subprocess.Popen([program, *words], env=variables, stdout=log, stderr=log)
+
+
+def ready(process: subprocess.Popen[bytes], url: str) -> bool:
+    """Whether it is ready by the time that it is, or that it has ended."""
+    _until(lambda: process.poll() is not None or status(f"{url}/.well-known/ready") == 200)
+    return process.poll() is None
 
 
 def status(url: str, key: str = "") -> int:
@@ -336,7 +351,7 @@ def answers(client: redis.Redis) -> bool:
     """Whether the server is up."""
     try:
         return bool(client.ping())
-    except redis.ConnectionError:
+    except (redis.ConnectionError, redis.TimeoutError):
         return False
 
 
