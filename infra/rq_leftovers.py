@@ -16,9 +16,19 @@ from rq.registry import FailedJobRegistry, clean_registries
 from rq.worker_registration import REDIS_WORKER_KEYS, WORKERS_BY_QUEUE_KEY
 
 from events.ids import RunId
-from infra.rq_claims import BEGUN, claims_key, drain_key
+from infra.rq_claims import BEGUN, HOST_NAME, claims_key, drain_key
 from infra.rq_keys import job_part, run_of
 from infra.rq_standing import held, standing, worker_name
+
+#: KEYS what is there while the worker lives, its record, rq's workers of the queue, rq's of all, who is asked to drain;
+#: ARGV the worker in rq's sets, its name
+_BURY = """
+if redis.call('EXISTS', KEYS[1]) == 1 then return end
+redis.call('SREM', KEYS[3], ARGV[1])
+redis.call('SREM', KEYS[4], ARGV[1])
+redis.call('DEL', KEYS[2])
+redis.call('HDEL', KEYS[5], ARGV[2])
+"""
 
 
 def everywhere(queue: Queue) -> set[str]:
@@ -75,14 +85,16 @@ def dead_workers(queue: Queue, prefix: str) -> list[str]:
 
 
 def remove_dead_workers(queue: Queue, prefix: str) -> None:
-    """What rq and we keep of workers that do not live any more."""
-    if dead := dead_workers(queue, prefix):
-        with queue.connection.pipeline() as pipeline:
-            pipeline.srem(WORKERS_BY_QUEUE_KEY % queue.name, *dead)
-            pipeline.srem(REDIS_WORKER_KEYS, *dead)
-            pipeline.delete(*dead)
-            pipeline.hdel(drain_key(prefix), *map(worker_name, dead))
-            pipeline.execute()
+    """What rq and we keep of workers that do not live any more.
+
+    One that has only stood still, and says meanwhile that it lives, stays: what it holds would count as lost.
+    """
+    bury = queue.connection.register_script(_BURY)
+    for key in dead_workers(queue, prefix):
+        name = worker_name(key)
+        life = claims_key(prefix, name) if name.startswith(HOST_NAME) else key
+        sets = [WORKERS_BY_QUEUE_KEY % queue.name, REDIS_WORKER_KEYS]
+        bury(keys=[life, key, *sets, drain_key(prefix)], args=[key, name])
 
 
 def remove_empty(queue: Queue) -> None:

@@ -26,7 +26,8 @@ from structlog.testing import capture_logs
 
 from events.errors import Unreachable
 from events.ids import RunId
-from infra.rq_claims import HOST_NAME, TakenJob
+from infra import rq_leftovers, rq_standing
+from infra.rq_claims import HOST_NAME, Claims, TakenJob
 from infra.rq_keys import rq_connection, rq_queue
 from infra.rq_leftovers import remove_dead_workers
 from infra.rq_queue import RqQueue
@@ -369,6 +370,33 @@ async def test_a_host_that_was_taken_for_dead_is_seen_again(
         bodies.release.set()
         worker.stop()
     assert [key for key in keys(plain, prefix) if "worker" in key] == []
+
+
+def test_a_host_that_is_seen_again_is_not_cleared_away(
+    job_server: str, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that stood still, and wakes up while somebody takes it for dead, keeps its record: its jobs would be lost."""
+    with rq_connection(job_server, prefix) as rq:
+        queue = rq_queue("act", rq)
+        name = f"{HOST_NAME}slept"
+        sleeper = SimpleWorker([queue], name=name, connection=rq)
+        sleeper.register_birth()
+        look = rq_leftovers.dead_workers
+
+        def looked(*given: Any) -> list[str]:
+            found = look(*given)
+            Claims(rq, prefix, name, queue, ttl_s=60.0).renew({}, {})
+            return found
+
+        monkeypatch.setattr(rq_leftovers, "dead_workers", looked)
+        remove_dead_workers(queue, prefix)
+        assert rq.exists(sleeper.key)
+        assert rq_standing.standing(queue).hosts == [f"{prefix}:{sleeper.key}"]
+        rq.delete(f"{prefix}:workers:{name}")
+        monkeypatch.setattr(rq_leftovers, "dead_workers", look)
+        remove_dead_workers(queue, prefix)
+        assert not rq.exists(sleeper.key)
+        assert rq_standing.standing(queue).hosts == []
 
 
 async def test_a_birth_that_rq_missed_is_said_again(
