@@ -75,12 +75,17 @@ def test_rounds_interleave_and_drop_the_first():
 
 def test_cpu_time_of_another_process_counts_for_each_operation():
     """A child that computes costs what its own clock says; ours is left out where it should be."""
-    code = "import sys, time\nfor _ in sys.stdin:\n while time.process_time() < 0.2: pass\n print(1, flush=True)"
+    code = (
+        "import sys, time\nprint('ready', flush=True)\n"
+        "for _ in sys.stdin:\n end = time.process_time() + 0.2\n"
+        " while time.process_time() < end: pass\n print(1, flush=True)"
+    )
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as child:
         assert child.stdin is not None
         assert child.stdout is not None
+        child.stdout.readline()  # what its start costs is over
         started = cpu_of(child.pid)
 
         def ask() -> None:
