@@ -54,12 +54,13 @@ class Broken:
 
 
 class Outage:
-    """The state of a server, and how often it was asked while it was away."""
+    """The state of a server, and how often it was asked, also while it was away."""
 
     def __init__(self) -> None:
-        self.away, self.refused = False, 0
+        self.away, self.questions, self.refused = False, 0, 0
 
     def asked(self) -> None:
+        self.questions += 1
         if self.away:
             self.refused += 1
             raise Unreachable("away")
@@ -128,7 +129,11 @@ async def test_paused_runs_wait_over_an_outage(store: ListLogStore, made_run: An
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(Coordinator(Broken(store, server), ground(queue)).serve)
-        await anyio.sleep(0.1)
+
+        async def looked() -> bool:
+            return server.questions > 20
+
+        await until(looked)
         assert not await waiting()
         server.away = True
 
