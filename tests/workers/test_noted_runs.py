@@ -102,6 +102,9 @@ async def test_a_run_goes_on_where_it_has_learnt(
             return [one for one in told if isinstance(one, Noted) and one.topic == CAPABILITIES]
 
         await work(there, ground, tmp_path, "r", killed)
+        with anyio.fail_after(120):
+            while server.writers:  # noqa: ASYNC110 - what it had sent may not have come yet; who reads it tells nobody
+                await anyio.sleep(0.01)
         told = [decode(one) for one in await log.read_stream(RUN_STREAM)]
         assert not any(isinstance(one, RunFinished) for one in told)
         assert notes()[-1].facts["abilities"]["system"] == "user"
