@@ -248,12 +248,14 @@ class _Deadline:
 
     def __init__(self, there: Server, runs: Sequence[RunId], seconds: float, live: LiveLine) -> None:
         self._there, self._runs, self._seconds, self._live = there, runs, seconds, live
-        self._started = anyio.Event()
+        self._waiting, self._started = set(runs), anyio.Event()
         self.stopped_after_s: float | None = None
 
     def seen(self, run: RunId, view: RunView) -> None:
-        """A round of an arm; the clock starts with the first episode."""
+        """A round of an arm; the clock starts once each has begun an episode: else there is nothing to compare."""
         if view.conductor.progress.episodes:
+            self._waiting.discard(run)
+        if not self._waiting:
             self._started.set()
         self._live(run, view)
 
