@@ -6,7 +6,7 @@ from banked_run import placed
 from chaos_budget import LONG
 
 from events.ids import BankVersion
-from infra.banks import upkeep
+from infra.banks import stored, upkeep
 from infra.banks.replica import Versions
 from infra.weaviate_address import WeaviateAddress
 
@@ -42,7 +42,7 @@ async def read_while_written(place, reads: int, readers: int) -> dict[str, int]:
             work.start_soon(write)
             for at in range(readers):
                 work.start_soon(read, at)
-        assert await mirror.settle(20)
+        assert await mirror.settle(120)
         tasks.cancel_scope.cancel()
     assert not wrong, wrong[:3]
     assert sum(len(one) for one in map(_prunes, run.operations)) > 0, "nothing was pruned: it shows less than it should"
@@ -57,8 +57,11 @@ def _prunes(operations: list) -> list:
     return [one for one in operations if type(one).__name__ == "Pruned"]
 
 
-async def test_sixteen_readers_beside_a_mirror(redis_server, redis_prefix: str, weaviate_server: WeaviateAddress):
+async def test_sixteen_readers_beside_a_mirror(
+    redis_server, redis_prefix: str, weaviate_server: WeaviateAddress, monkeypatch: pytest.MonkeyPatch
+):
     """Sixteen at once, at versions of the whole window: none reads anything that was not so."""
+    monkeypatch.setattr(stored, "_PUBLISHED_S", 60.0)  # a mirror that is late is waited for
     async with placed(redis_server.url, redis_prefix, weaviate_server, dimension=64) as place:
         counts = await read_while_written(place, reads=600, readers=16)
     assert counts["weaviate"] > 300, counts

@@ -33,7 +33,7 @@ async def test_a_full_disk(redis_server, redis_prefix: str, own_weaviate_server,
         mirror = run.mirrored(place.mirror(), term=1)
         tasks.start_soon(mirror.run)
         await run.fold(10)
-        assert await mirror.settle(30)
+        assert await mirror.settle(120)
         assert await read() == {"weaviate"}
         filled = full(small_disk)
         with anyio.fail_after(120):
@@ -44,7 +44,6 @@ async def test_a_full_disk(redis_server, redis_prefix: str, own_weaviate_server,
         filled.unlink()
         await anyio.to_thread.run_sync(own_weaviate_server.restart)
         with anyio.fail_after(120):
-            while not await mirror.settle(1):
+            while not await mirror.settle(1) or "weaviate" not in await read():
                 pass
-        assert await read() >= {"weaviate"}
         tasks.cancel_scope.cancel()

@@ -44,10 +44,10 @@ async def play(place: Place, mirror: Mirror) -> None:
     run.mirrored(mirror, term=1)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(mirror.run)
-        assert await mirror.settle(30)
+        assert await mirror.settle(120)
         for times in (1, 5):
             await run.fold(times)
-            assert await mirror.settle(30)
+            assert await mirror.settle(120)
         tasks.cancel_scope.cancel()
     run.mirrors.clear()
 
@@ -71,9 +71,9 @@ async def a_fresh_mirror_converges(place: Place, term: int = 2) -> None:
     run.mirrored(mirror, term)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(mirror.run)
-        assert await mirror.settle(30), mirror.view
+        assert await mirror.settle(120), mirror.view
         await run.fold(2)
-        assert await mirror.settle(30), mirror.view
+        assert await mirror.settle(120), mirror.view
         tasks.cancel_scope.cancel()
     run.mirrors.clear()
     assert set(await reads_are_right(place)) == {"weaviate"}

@@ -44,7 +44,7 @@ async def test_a_bank_is_written_and_read(
             mirror, reader = place.run.mirrored(place.mirror(), term=1), place.reader()
             tasks.start_soon(mirror.run)
             await place.run.fold(6)
-            assert await mirror.settle(30), mirror.view
+            assert await mirror.settle(120), mirror.view
             asked = place.run.asked()
             found = await reader.recall(asked.stage, asked.query, asked.version)
             assert place.run.right(asked, found)

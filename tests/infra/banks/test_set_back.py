@@ -49,7 +49,7 @@ async def assert_exact(place: Place, reader: StoredBanks) -> list[str]:
 
 async def settled(mirror: Mirror) -> None:
     """All that it was told is there."""
-    assert await mirror.settle(60), mirror.view
+    assert await mirror.settle(120), mirror.view
 
 
 @pytest.mark.parametrize("readers", ["the same", "another"])

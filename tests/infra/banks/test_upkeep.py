@@ -199,7 +199,7 @@ async def test_a_rebuild_beside_a_mirror(redis_server, redis_prefix: str, weavia
         run, mirror = place.run, place.run.mirrored(place.mirror(), term=1)
         tasks.start_soon(mirror.run)
         await run.fold(5)
-        assert await mirror.settle(20)
+        assert await mirror.settle(120)
         made = await upkeep.rebuild(place.server, place.generations, run.versions[5])
         await run.fold(1)
         with anyio.fail_after(120):

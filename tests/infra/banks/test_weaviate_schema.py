@@ -72,7 +72,9 @@ async def test_a_server_that_quantises_by_itself(redis_server, redis_prefix: str
 
 async def test_a_server_that_indexes_later(redis_server, redis_prefix: str, own_weaviate_server):
     """Rows that no search finds once they are acknowledged are not published, also in a bank that began empty."""
-    own_weaviate_server.restart(ASYNC_INDEXING="true")
+    # Nobody is so slow that it has come to it.
+    never = {"ASYNC_INDEXING_STALE_TIMEOUT": "24h", "QUEUE_SCHEDULER_INTERVAL": "24h"}
+    own_weaviate_server.restart(ASYNC_INDEXING="true", **never)
     async with placed(redis_server.url, redis_prefix, own_weaviate_server.address, seed=2) as place:
         await place.server.prepare()
         mirror = place.run.mirrored(place.mirror(), term=1)
