@@ -204,7 +204,7 @@ async def test_many_runs_are_waited_on_at_once(redis_server: Any, redis_prefix: 
         store = RedisLogStore(redis, redis_prefix, SystemClock(), "here")
         async with anyio.create_task_group() as tasks:
             for number in range(150):
-                tasks.start_soon(store.open(RunId(f"r-{number}")).wait, Position(0), 30.0)
+                tasks.start_soon(store.open(RunId(f"r-{number}")).wait, Position(0), 600.0)
             with anyio.fail_after(120):
                 while (await redis.info("clients"))["blocked_clients"] < 150:  # noqa: ASYNC110 - the server's state
                     await anyio.sleep(0.01)
