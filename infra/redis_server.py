@@ -29,7 +29,7 @@ from redis.retry import Retry
 
 from events.errors import Unreachable
 from infra.private_sockets import is_ours, private_folder
-from infra.process_identity import identity_of, pid_in
+from infra.process_identity import identity_of
 from infra.server_locks import ServerLocks
 from runtime.logger import Logger
 
@@ -37,8 +37,6 @@ _log = Logger("chime.redis")
 
 #: how long a server may take to read its file and answer, seconds
 START_S = 60.0
-#: how long a server may take to write its pid, seconds
-_APPEAR_S = 5.0
 #: how long it may take to write its file and end, seconds
 STOP_S = 30.0
 #: how long a server that holds the data may be silent before another command gives up, seconds
@@ -277,7 +275,7 @@ class _Use:
             handles = (lock,)  # the daemon keeps it open, and with it the lock, for as long as it lives
             subprocess.run(command, stdout=output, stderr=output, timeout=START_S, check=False, pass_fds=handles)  # noqa: S603 - a server we found
         try:
-            pid = self._ready(socket, private / "pid")
+            pid = self._ready(socket)
         except Unreachable as error:
             failures.append(f"{binary.origin} {binary.version}: {_last_line(log) or error}")
             if before is None:  # else clients look there for the next one that starts
@@ -297,10 +295,9 @@ class _Use:
             (before / name).unlink(missing_ok=True)
         return before
 
-    def _ready(self, socket: Path, pidfile: Path) -> int:
+    def _ready(self, socket: Path) -> int:
         deadline = time.monotonic() + START_S
         client = _client(str(socket), 5)
-        pid: int | None = None
         try:
             while time.monotonic() < deadline:
                 try:
@@ -308,12 +305,9 @@ class _Use:
                     client.ping()
                     return int(client.info("server")["process_id"])
                 except (RedisError, OSError):
-                    # A server that cannot read its file writes its pid, says why in its log, and ends.
-                    pid = pid or pid_in(pidfile)
-                    if pid is not None and identity_of(pid) is None:
+                    # A server that cannot read its file says why in its log, and ends; its lock goes with it.
+                    if not self._locks.held:
                         raise Unreachable("it ended at once") from None
-                    if pid is None and time.monotonic() > deadline - START_S + _APPEAR_S:
-                        raise Unreachable("it did not come up") from None
                     time.sleep(_POLL_S)
         finally:
             client.close()

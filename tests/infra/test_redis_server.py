@@ -6,14 +6,15 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import anyio
 import pytest
 from redis import Redis
+from weaviate_servers import until
 
 from events.errors import BadInput, Unreachable
 from infra import private_sockets, redis_server
@@ -47,6 +48,16 @@ def home(tmp_path: Path) -> Iterator[Path]:
     yield folder
     if (one := running(folder)) is not None:
         os.kill(one.pid, signal.SIGKILL)
+
+
+#: of the server's own, with a limit of its own
+_CLIENT = redis_server._client
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that is late has not gone."""
+    monkeypatch.setattr(redis_server, "_client", lambda socket, _: _CLIENT(socket, 60.0))
 
 
 @pytest.fixture(autouse=True)
@@ -195,7 +206,7 @@ def test_four_that_come_and_go(home: Path, short_sockets: Path) -> None:
         )
         for _ in range(4)
     ]  # fmt: skip
-    assert [(one.communicate(timeout=100)[1], one.returncode) for one in loops] == [(b"", 0)] * 4
+    assert [(one.communicate(timeout=250)[1], one.returncode) for one in loops] == [(b"", 0)] * 4
     assert (running(home), left_in(short_sockets)) == (None, [])
     with embedded_server_sync(home) as server:
         assert asked(server, "GET", "n") == b"20"
@@ -340,7 +351,6 @@ def test_a_server_that_cannot_be_revived_at_once_comes_back_at_its_address(
     with embedded_server_sync(home) as server:
         os.kill(server.pid, signal.SIGKILL)
         with monkeypatch.context() as full:
-            full.setattr(redis_server, "_APPEAR_S", 0.5)
             full.setattr(redis_server, "binaries", lambda: [replace(found[0], path=str(false))])
             for _ in range(2):
                 with pytest.raises(Unreachable):
@@ -379,33 +389,42 @@ def test_a_cut_file_loses_what_was_cut_only(home: Path) -> None:
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A silent server is given up after a moment."""
-    patient = redis_server._client
-    monkeypatch.setattr(redis_server, "_client", lambda socket, _: patient(socket, 0.2))
-    monkeypatch.setattr(redis_server, "_SILENT_S", 0.5)
+def silenced(monkeypatch: pytest.MonkeyPatch) -> Callable[[Running], AbstractContextManager[None]]:
+    """A way to silence a server for a while, during which it is given up after a moment."""
+
+    @contextmanager
+    def silenced(server: Running) -> Iterator[None]:
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            with monkeypatch.context() as impatient:
+                impatient.setattr(redis_server, "_client", lambda socket, _: _CLIENT(socket, 0.2))
+                impatient.setattr(redis_server, "_SILENT_S", 0.5)
+                yield
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+
+    return silenced
 
 
-def test_a_silent_server_is_not_joined_by_a_second(home: Path, short_sockets: Path, impatient: None) -> None:
+Silenced = Callable[[Running], AbstractContextManager[None]]
+
+
+def test_a_silent_server_is_not_joined_by_a_second(home: Path, short_sockets: Path, silenced: Silenced) -> None:
     """Two servers on one append-only file would ruin it: the silent one is named, and adopted once it answers."""
     with embedded_server_sync(home) as first:
-        os.kill(first.pid, signal.SIGSTOP)
-        try:
-            with pytest.raises(Unreachable, match=rf"pid {first.pid}.* has not answered"), embedded_server_sync(home):
-                pytest.fail("a second server was started")
-        finally:
-            os.kill(first.pid, signal.SIGCONT)
+        told = rf"pid {first.pid}.* has not answered"
+        with silenced(first), pytest.raises(Unreachable, match=told), embedded_server_sync(home):
+            pytest.fail("a second server was started")
         with embedded_server_sync(home) as again:
             assert again == first
     assert not alive(first.pid)
     assert left_in(short_sockets) == []
 
 
-def test_a_server_that_is_silent_at_the_end_is_found_again(home: Path, impatient: None) -> None:
+def test_a_server_that_is_silent_at_the_end_is_found_again(home: Path, silenced: Silenced) -> None:
     """The last one out cannot stop it: its file stays, and the next one adopts and stops it."""
-    with embedded_server_sync(home) as first:
-        os.kill(first.pid, signal.SIGSTOP)
-    os.kill(first.pid, signal.SIGCONT)
+    with ExitStack() as silence, embedded_server_sync(home) as first:
+        silence.enter_context(silenced(first))
     with embedded_server_sync(home) as again:
         assert again == first
     assert not alive(first.pid)
@@ -423,4 +442,4 @@ def test_a_server_whose_socket_was_tidied_away_is_replaced(home: Path) -> None:
     with embedded_server_sync(home) as server:
         assert server.pid != pid
         assert asked(server, "GET", "kept") == b"1"
-    assert not alive(pid)
+    until(lambda: not alive(pid))  # its lock is gone a moment before its name is
