@@ -12,11 +12,19 @@ import pytest
 from scripted_endpoint import OK, FakeClock, Reply, failed, http, scripted
 from wired_clients import BODY, HEAD, STALE, asking, chunked, packed, playing, until
 
+from infra import openai_client, watched_network
 from infra.model_errors import Failed
 from infra.openai_client import Clients
 from runtime.settings import EndpointSettings
 
 TLS = Path(__file__).parent / "tls"
+
+
+@pytest.fixture(autouse=True)
+def _kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection is not given up because a test stood still."""
+    monkeypatch.setattr(watched_network, "_IDLE_S", 3600.0)
+
 
 # -- trust -----------------------------------------------------------------------------------------------------------
 
@@ -118,7 +126,7 @@ async def test_a_connection_rests_before_it_is_used_again() -> None:
         await until(lambda: asked.server.open < 2)
 
 
-async def test_what_a_stream_says_after_its_end_mark_is_nobodys_answer() -> None:
+async def test_what_a_stream_says_after_its_end_mark_is_nobodys_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither of this question nor of the next one."""
     whole = b'data: {"choices": [{"delta": {"content": "fine"}, "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n'
     for reply in (
@@ -130,6 +138,7 @@ async def test_what_a_stream_says_after_its_end_mark_is_nobodys_answer() -> None
             assert await asked.content() == "fine"
             assert await asked.content() == "fine"
         assert asked.connections == [0, 1]
+    monkeypatch.setattr(openai_client, "_ENDS_S", 60.0)
     async with asking(http(200, whole, content_type="text/event-stream"), stream=True) as asked:
         assert [await asked.content(), await asked.content()] == ["fine", "fine"]
     assert asked.connections == [0, 0]

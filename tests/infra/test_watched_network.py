@@ -7,12 +7,19 @@ import pytest
 from scripted_endpoint import OK, FakeClock, http, scripted
 
 from events.errors import BadInput
+from infra import watched_network
 from infra.model_errors import Failed
 from infra.openai_client import Clients
 from infra.watched_network import WatchedTransport
 from runtime.settings import EndpointSettings
 
 ASKED = {"model": "m", "messages": []}
+
+
+@pytest.fixture(autouse=True)
+def _kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection is not given up because a test stood still."""
+    monkeypatch.setattr(watched_network, "_IDLE_S", 3600.0)
 
 
 @pytest.fixture(autouse=True)
