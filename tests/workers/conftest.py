@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -479,6 +479,68 @@ def world(tmp_path: Path, toy_key: AnswerKey, brisk: None) -> Callable[..., Worl
         return World(home=home, model=model or Rehearsed(toy_key, RehearsalSettings()), **given)
 
     return make
+
+
+#: what is given up, or taken for dead, while a machine stands still: module -> name -> seconds or beats
+_PATIENCE: dict[str, dict[str, dict[str, float]]] = {
+    "claims": {"workers.host": {"CLAIM_BEATS": 600.0}},
+    "publishing": {"infra.banks.stored": {"_PUBLISHED_S": 60.0}},
+    "reading": {"infra.banks.weaviate_edge": {"READ_S": 60.0, "_GREET_S": 60.0}},
+    "settling": {"workers.mirroring": {"_SETTLE_S": 60.0, "_AWAY_S": 60.0, "_REVIVED_S": 90.0}},
+}
+
+#: `sitecustomize` of a child, after a line that says what is given: each module has it once it is loaded
+_GIVING = """
+import sys
+
+
+class Giving:
+    def find_spec(self, name, path, target=None):
+        if name not in GIVEN:
+            return None
+        others = [one for one in sys.meta_path if one is not self]
+        spec = next(found for one in others if (found := one.find_spec(name, path, target)))
+        load = spec.loader.exec_module
+
+        def exec_module(module):
+            load(module)
+            assert not GIVEN[name].keys() - vars(module).keys(), f"{name} has no such names"
+            vars(module).update(GIVEN[name])
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+sys.meta_path.insert(0, Giving())
+"""
+
+
+@pytest.fixture
+def patient_children(tmp_path: Path) -> Callable[..., str]:
+    """Makes a PYTHONPATH whose processes are patient about parts of `_PATIENCE`."""
+
+    def made(*parts: str) -> str:
+        given = {module: numbers for part in parts for module, numbers in _PATIENCE[part].items()}
+        folder = tmp_path / "patient"
+        folder.mkdir()
+        (folder / "sitecustomize.py").write_text(f"GIVEN = {given!r}\n{_GIVING}")
+        return os.pathsep.join([str(folder), str(Path(__file__).parents[2])])
+
+    return made
+
+
+@pytest.fixture
+def patience() -> Iterator[pytest.MonkeyPatch]:
+    """Slow machines publish and answer late: what is waited for in vain would be recalled from a replica.
+
+    `undo` of it ends the patience of this process with its recalls.
+    """
+    with pytest.MonkeyPatch.context() as patient:
+        for part in ("publishing", "reading", "settling"):
+            for module, numbers in _PATIENCE[part].items():
+                for name, number in numbers.items():
+                    patient.setattr(f"{module}.{name}", number)
+        yield patient
 
 
 @pytest.fixture

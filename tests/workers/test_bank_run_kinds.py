@@ -15,10 +15,7 @@ from infra.weaviate_address import WeaviateAddress
 LIMIT = 6
 
 
-@pytest.fixture(autouse=True)
-def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Slow machines publish late: what is waited for in vain would be recalled from a replica."""
-    monkeypatch.setattr("infra.banks.stored._PUBLISHED_S", 60.0)
+pytestmark = pytest.mark.usefixtures("patience")
 
 
 def plan(playing: Any, store: str, **given: Any) -> Any:

@@ -11,17 +11,21 @@ import anyio
 import httpx
 import pytest
 from answering_alike import answering_alike
-from stored_worlds import DEADLINE_S, RUN, Gate, recalled, sources, stored, until
+from stored_worlds import DEADLINE_S, RUN, held_back, recalled, sources, stored, until
 from weaviate_servers import full
 
 from events.errors import VersionGap
 from events.ids import BankVersion, Position
 from events.log import Recorded
+from infra.banks import weaviate_edge
 from infra.weaviate_address import WeaviateAddress
 from runtime.ports import EventLog
+from workers import mirroring
 from workers.stored_bank import built_again, checked
 
 LIMIT = 10
+#: the first episode that waits where something happens in the middle of a run
+MIDDLE = 5
 
 #: a server of the tests' own, as its fixture makes it
 OwnWeaviate = Any
@@ -39,11 +43,9 @@ def plan(playing: Any, store: str = "weaviate") -> Any:
 
 async def test_a_run_recalls_from_weaviate(
     world: Any, playing: Any, redis_server: Any, redis_prefix: str, weaviate_server: WeaviateAddress,
-    expected: list[str], monkeypatch: pytest.MonkeyPatch,
+    expected: list[str], patience: pytest.MonkeyPatch,
 ):  # fmt: skip
     """Every recall says `weaviate`, every version has the digest of replicas, and the bank holds what the log says."""
-    # Slow machines publish late: what is waited for in vain would be recalled from a replica.
-    monkeypatch.setattr("infra.banks.stored._PUBLISHED_S", 60.0)
     replicas = await world().play(RUN, plan(playing, store="replica"), limit=LIMIT)
     async with stored(world, redis_server.url, redis_prefix, weaviate_server) as here:
         events = await here.world.play(RUN, plan(playing), limit=LIMIT)
@@ -58,10 +60,12 @@ async def test_a_run_recalls_from_weaviate(
 
 async def test_each_term_has_a_generation(
     world: Any, playing: Any, redis_server: Any, redis_prefix: str, weaviate_server: WeaviateAddress,
-    expected: list[str],
+    expected: list[str], patience: pytest.MonkeyPatch,
 ):  # fmt: skip
     """A run that is stopped and goes on elsewhere has its bank built anew; both recall from Weaviate."""
-    async with stored(world, redis_server.url, redis_prefix, weaviate_server) as here:
+    stopped = anyio.Event()
+    around = held_back({MIDDLE: stopped})
+    async with stored(world, redis_server.url, redis_prefix, weaviate_server, around=around) as here:
         log = await here.world.begin(RUN, plan(playing), limit=LIMIT)
 
         async def grown() -> bool:
@@ -71,6 +75,7 @@ async def test_each_term_has_a_generation(
             tasks.start_soon(here.world.drive, RUN)
             await until(grown)
             tasks.cancel_scope.cancel()
+        stopped.set()
         first = await here.of().serving()
         assert await here.world.drive(RUN, deadline_s=DEADLINE_S) == ["finished"]
         second = await here.of().serving()
@@ -85,19 +90,20 @@ async def test_each_term_has_a_generation(
 
 async def test_a_run_moves_between_stores(
     world: Any, playing: Any, redis_server: Any, redis_prefix: str, weaviate_server: WeaviateAddress,
-    expected: list[str],
+    expected: list[str], patience: pytest.MonkeyPatch,
 ):  # fmt: skip
     """What is said of the store in the middle of a run counts at once, for its mirror and for its recalls."""
-    gate = Gate()
-    async with stored(world, redis_server.url, redis_prefix, weaviate_server, around=gate.around) as here:
+    moved = anyio.Event()
+    async with stored(
+        world, redis_server.url, redis_prefix, weaviate_server, around=held_back({MIDDLE: moved})
+    ) as here:
         log = await here.world.begin(RUN, plan(playing, store="replica"), limit=LIMIT)
 
         async def disturb() -> None:
             await until(lambda: _beyond(log, 25))
-            gate.shut()
             await playing.told(log, {"bank": {"store": "weaviate"}})
             await until(here.of().serving)
-            gate.open.set()
+            moved.set()
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(disturb)
@@ -112,11 +118,13 @@ async def test_a_run_moves_between_stores(
 
 async def test_a_rebuild_of_a_run_that_goes_on(
     world: Any, playing: Any, redis_server: Any, redis_prefix: str, weaviate_server: WeaviateAddress,
-    expected: list[str],
+    expected: list[str], patience: pytest.MonkeyPatch,
 ):  # fmt: skip
     """Somebody's rebuild of a run under way is made by its coordinator, and checked beside it; the run goes on."""
-    gate = Gate()
-    async with stored(world, redis_server.url, redis_prefix, weaviate_server, around=gate.around) as here:
+    rebuilt = anyio.Event()
+    async with stored(
+        world, redis_server.url, redis_prefix, weaviate_server, around=held_back({MIDDLE: rebuilt})
+    ) as here:
         log = await here.world.begin(RUN, plan(playing), limit=LIMIT)
         built = found = None
 
@@ -124,10 +132,9 @@ async def test_a_rebuild_of_a_run_that_goes_on(
             nonlocal built, found
             await until(lambda: recalled(log, "weaviate", 0))
             before = await here.of().serving()
-            gate.shut()
             async with here.world.with_banks() as there:
                 built = await built_again(there, log, BankVersion(0), apart=False)
-                gate.open.set()
+                rebuilt.set()
                 found = await checked(there, log)
             assert before is not None
             assert built.generation != before.generation
@@ -188,28 +195,35 @@ TROUBLES = (
 @pytest.mark.parametrize("trouble", TROUBLES, ids=lambda trouble: trouble.name)
 async def test_trouble_in_the_middle_of_a_run(
     trouble: Trouble, world: Any, playing: Any, redis_server: Any, redis_prefix: str, own_weaviate_server: OwnWeaviate,
-    expected: list[str],
+    expected: list[str], monkeypatch: pytest.MonkeyPatch,
 ):  # fmt: skip
     """The run goes on from full replicas, recalls from Weaviate again once that is back, and ends with its digest."""
     address = await anyio.to_thread.run_sync(own_weaviate_server.start)
-    gate = Gate()
-    async with stored(world, redis_server.url, redis_prefix, address, around=gate.around) as here:
+    served, begun, over = anyio.Event(), anyio.Event(), anyio.Event()
+    # The first episodes find their bank served, and are answered however late; the last are played once it is back.
+    around = held_back({0: served, MIDDLE: begun, LIMIT - 2: over})
+    read_s = weaviate_edge.READ_S
+    monkeypatch.setattr(weaviate_edge, "READ_S", 15.0)
+    async with stored(world, redis_server.url, redis_prefix, address, around=around) as here:
         log = await here.world.begin(RUN, plan(playing), limit=LIMIT)
 
         async def disturb() -> None:
+            await until(here.of().serving)
+            served.set()
             await until(lambda: recalled(log, "weaviate", 0))
-            gate.shut()
             await anyio.to_thread.run_sync(trouble.begins, own_weaviate_server)
+            monkeypatch.setattr(weaviate_edge, "READ_S", read_s)
             with trouble.instead(own_weaviate_server):
-                begun = await log.head()
-                gate.open.set()
-                await until(lambda: recalled(log, "fallback", begun))
+                before = await log.head()
+                begun.set()
+                await until(lambda: recalled(log, "fallback", before))
                 if trouble.ends is None:
+                    over.set()
                     return
-                # The last episodes are played once it is back.
-                gate.shut()
             await anyio.to_thread.run_sync(trouble.ends, own_weaviate_server)
-            gate.open.set()
+            for limit in ("_SETTLE_S", "_AWAY_S"):
+                monkeypatch.setattr(mirroring, limit, DEADLINE_S / 2)
+            over.set()
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(disturb)
@@ -226,7 +240,7 @@ async def test_trouble_in_the_middle_of_a_run(
 @pytest.mark.timeout(300)
 async def test_a_disk_that_is_full_in_the_middle_of_a_run(
     world: Any, playing: Any, redis_server: Any, redis_prefix: str, own_weaviate_server: OwnWeaviate, small_disk: Path,
-    expected: list[str],
+    expected: list[str], monkeypatch: pytest.MonkeyPatch,
 ):  # fmt: skip
     """As other troubles: it is refused what it writes until it is started again with room."""
 
@@ -236,30 +250,29 @@ async def test_a_disk_that_is_full_in_the_middle_of_a_run(
 
     trouble = Trouble("full", lambda server: full(small_disk), room)
     here = (world, playing, redis_server, redis_prefix)
-    await test_trouble_in_the_middle_of_a_run(trouble, *here, own_weaviate_server, expected)
+    await test_trouble_in_the_middle_of_a_run(trouble, *here, own_weaviate_server, expected, monkeypatch)
 
 
 async def test_a_shard_that_is_read_only_in_the_middle_of_a_run(
     world: Any, playing: Any, redis_server: Any, redis_prefix: str, own_weaviate_server: OwnWeaviate,
-    expected: list[str],
+    expected: list[str], patience: pytest.MonkeyPatch,
 ):  # fmt: skip
     """The next generation is built beside it, and the run ends with its digest."""
-    address, gate = own_weaviate_server.address, Gate()
-    async with stored(world, redis_server.url, redis_prefix, address, around=gate.around) as here:
+    address, changed = own_weaviate_server.address, anyio.Event()
+    async with stored(world, redis_server.url, redis_prefix, address, around=held_back({MIDDLE: changed})) as here:
         log = await here.world.begin(RUN, plan(playing), limit=LIMIT)
         before = ""
 
         async def disturb() -> None:
             nonlocal before
             await until(lambda: recalled(log, "weaviate", 0))
-            gate.shut()
             before = (await until(here.of().serving)).generation
             headers = {"Authorization": f"Bearer {address.api_key}"}
             async with httpx.AsyncClient(base_url=address.http_url, headers=headers) as http:
                 for collection in ("PlanningMemory", "ExecutionMemory"):
                     url = f"/v1/schema/{collection}/shards/{before}"
                     (await http.put(url, json={"status": "READONLY"})).raise_for_status()
-            gate.open.set()
+            changed.set()
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(disturb)
@@ -292,7 +305,7 @@ async def test_a_server_of_an_old_version(
 
 async def test_a_lost_tail_begins_another_generation(
     world: Any, playing: Any, redis_server: Any, redis_prefix: str, weaviate_server: WeaviateAddress,
-    expected: list[str], monkeypatch: pytest.MonkeyPatch,
+    expected: list[str], monkeypatch: pytest.MonkeyPatch, patience: pytest.MonkeyPatch,
 ):  # fmt: skip
     """Where the log is read again the bank is built again: what was mirrored before belongs to banks that went."""
     async with stored(world, redis_server.url, redis_prefix, weaviate_server) as here:

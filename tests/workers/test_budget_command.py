@@ -16,11 +16,11 @@ from infra.rehearsal import MODEL
 from infra.rehearsal.planting import RehearsalSettings
 from infra.rehearsal.server import rehearsal_server
 
-ROOT = Path(__file__).parents[2]
-
 
 @pytest.fixture
-def commands(redis_server: Any, redis_prefix: str, toy_key: Any, tmp_path: Path) -> Callable[[], Any]:
+def commands(
+    redis_server: Any, redis_prefix: str, toy_key: Any, tmp_path: Path, patient_children: Callable[..., str]
+) -> Callable[[], Any]:
     """Opens an endpoint; then what calls `chime` in processes of their own: (exit code, stdout, stderr)."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("CHIME_")}
     variables = kept | {
@@ -28,7 +28,8 @@ def commands(redis_server: Any, redis_prefix: str, toy_key: Any, tmp_path: Path)
         "CHIME_REDIS_PREFIX": redis_prefix,
         "CHIME_HOME": str(tmp_path / "home"),
         "CHIME_MODELS_MODEL": MODEL,
-        "PYTHONPATH": str(ROOT),
+        # A worker that is taken for dead, and is not, would make its calls beside the next attempt.
+        "PYTHONPATH": patient_children("claims"),
     }
 
     async def chime(url: str, *words: str) -> tuple[int, str, str]:

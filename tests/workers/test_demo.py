@@ -6,13 +6,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
 import pytest
 
 from events.codec import decode, decode_as, draft
-from events.ids import BankVersion, Position, episode_of
+from events.ids import RUN_STREAM, BankVersion, Position, RunId, episode_of
 from events.kinds import Diagnosed
 from events.verify import verify
 from infra.clock import SystemClock
@@ -24,7 +25,7 @@ from infra.weaviate_address import WeaviateAddress
 from runtime.ports import Origin
 from runtime.statistics import wilson
 from workers.commands.demo import _print
-from workers.demo import Arm, Demonstration, _verified
+from workers.demo import Arm, Demonstration, _Deadline, _verified
 from workers.output import Output
 from workers.sources import banks_at
 
@@ -36,7 +37,7 @@ def chime(home: Path, *arguments: str, **variables: str) -> Any:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("CHIME_")}
     done = subprocess.run(
         [sys.executable, "-m", "workers", *arguments, "--json", "--home", str(home)],
-        env={**kept, **variables, "PYTHONPATH": str(ROOT)}, cwd=home, capture_output=True, text=True, timeout=180,
+        env={**kept, "PYTHONPATH": str(ROOT), **variables}, cwd=home, capture_output=True, text=True, timeout=180,
         check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -84,13 +85,14 @@ def test_three_arms(home: Path):
 
 
 def test_the_store_of_the_banks_changes_nothing_but_where_recalls_come_from(
-    home: Path, weaviate_server: WeaviateAddress
+    home: Path, weaviate_server: WeaviateAddress, patient_children: Any
 ):
     """Banks in Weaviate and in replicas end with the same digests; each says which store and embedder it was."""
     given = {
         "CHIME_WEAVIATE_URL": weaviate_server.http_url,
         "CHIME_WEAVIATE_GRPC_URL": weaviate_server.grpc_url,
         "CHIME_WEAVIATE_API_KEY": weaviate_server.api_key,
+        "PYTHONPATH": patient_children("publishing", "reading"),
     }
     asked = ("demo", "--env", "toy", "--limit", "6", "--embedder", "hash")
     stored = chime(home, *asked, "--bank", "weaviate", **given)["data"]
@@ -113,6 +115,25 @@ def test_stops_when_the_time_is_over(home: Path):
     assert 0 < data["episodes_per_arm"] < 72
     assert {one["n"] for one in data["arms"]} == {data["episodes_per_arm"]}
     assert len(data["rebuilt"]) == 3
+
+
+async def test_the_clock_starts_once_every_arm_has_begun(tmp_path: Path, world: Any):
+    """Where one is late, the time is not over before it has played anything that could be compared."""
+    there = world()
+    limit = _Deadline(there.server(), [RunId("a"), RunId("b")], 0.0, lambda *_: None)  # type: ignore[arg-type]  # no line
+
+    def view(episodes: int) -> Any:
+        return SimpleNamespace(conductor=SimpleNamespace(progress=SimpleNamespace(episodes=episodes)))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(limit.watch)
+        for run, episodes in (("a", 1), ("b", 0), ("a", 2)):
+            limit.seen(RunId(run), view(episodes))
+        await anyio.wait_all_tasks_blocked()
+        assert limit.stopped_after_s is None
+        limit.seen(RunId("b"), view(1))
+    assert limit.stopped_after_s is not None
+    assert [one.kind for one in await there.log("b").read_stream(RUN_STREAM)] == ["operated"]
 
 
 @pytest.mark.parametrize(("episodes", "named"), [(1, 0), (6, 5), (50, 7)])

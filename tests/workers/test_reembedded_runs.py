@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,13 +78,17 @@ class CommandLine:
 
 
 @pytest.fixture
-def environment(redis_server: Any, redis_prefix: str, tmp_path: Path) -> dict[str, str]:
+def environment(
+    redis_server: Any, redis_prefix: str, tmp_path: Path, patient_children: Callable[..., str]
+) -> dict[str, str]:
     """The variables of the command line: a server of the tests', a home of its own."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("CHIME_")}
     return own | {
         "CHIME_REDIS_URL": redis_server.url,
         "CHIME_REDIS_PREFIX": redis_prefix,
         "CHIME_HOME": str(tmp_path / "home"),
+        # A bank that is published or answers late would be recalled from a replica.
+        "PYTHONPATH": patient_children("publishing", "reading"),
     }
 
 

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -84,19 +84,16 @@ async def until(true: Callable[[], Awaitable[Any]]) -> Any:
     return found
 
 
-class Gate:
-    """Holds every job back while it is shut."""
+def held_back(until_then: Mapping[int, anyio.Event]) -> Callable[[Callable[[Job], Any]], Any]:
+    """For `World.around`: jobs of episodes from each number on wait for its event, so that no run ends before it."""
 
-    def __init__(self) -> None:
-        self.open = anyio.Event()
-        self.open.set()
-
-    def shut(self) -> None:
-        self.open = anyio.Event()
-
-    def around(self, advance: Callable[[Job], Any]) -> Callable[[Job], Any]:
+    def around(advance: Callable[[Job], Any]) -> Callable[[Job], Any]:
         async def held(job: Job) -> None:
-            await self.open.wait()
+            for first, event in until_then.items():
+                if job.episode >= first:
+                    await event.wait()
             await advance(job)
 
         return held
+
+    return around
