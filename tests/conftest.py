@@ -49,6 +49,8 @@ settings.load_profile("chime")
 
 #: seconds within which a server starts, on a machine that is busy with other things
 _PATIENCE_S = 120.0
+#: and a worker that lives says so again
+_BEATS_S = 30.0
 
 
 @pytest.hookimpl(trylast=True)  # after pytest has put tests of one server together
@@ -86,7 +88,7 @@ def _binaries() -> dict[str, str]:
 def _answers(client: redis.Redis) -> bool:
     try:
         return bool(client.ping())
-    except redis.ConnectionError:
+    except (redis.ConnectionError, redis.TimeoutError):
         return False
 
 
@@ -113,7 +115,7 @@ def _started(binary: str, folder: Path) -> Iterator[Server]:
 @pytest.fixture(scope="session")
 def _folder() -> Iterator[Path]:
     # A unix socket's path has 108 bytes at most, pytest's own folders are longer.
-    with tempfile.TemporaryDirectory(prefix="ct", dir="/tmp") as folder:
+    with tempfile.TemporaryDirectory(prefix="ct", dir="/tmp", ignore_cleanup_errors=True) as folder:
         yield Path(folder)
 
 
@@ -150,7 +152,11 @@ def redis_prefix(request: pytest.FixtureRequest) -> Iterator[str]:
     yield prefix
     for name in ("redis_server", "each_redis_server"):
         if name in request.fixturenames:
-            left = _left_of_rq(request.getfixturevalue(name), prefix)
+            server = request.getfixturevalue(name)
+            end = time.monotonic() + _BEATS_S
+            # A worker that stood still counts as dead until its next beat.
+            while (left := _left_of_rq(server, prefix)) and time.monotonic() < end:
+                time.sleep(0.1)
             assert not left, f"a finished run has left of rq's: {left}"
 
 
