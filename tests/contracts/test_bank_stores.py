@@ -18,6 +18,7 @@ from events.ids import STAGES, BankVersion, MemoryId, RunId, Stage, memory_order
 from events.recall import least_dot, recall
 from events.vectors import DOT_ONE, ONE, Vector, of_raw
 from infra import banks as stores
+from infra.banks import weaviate_edge
 from infra.banks.changes import joined, row_of
 from infra.banks.generations import Generations
 from infra.banks.in_process import InProcessBank
@@ -31,8 +32,11 @@ MakeStore = Callable[[int], AbstractAsyncContextManager[BankStore]]
 
 
 @pytest.fixture(params=["in-process", "weaviate"])
-def open_bank(request: pytest.FixtureRequest, redis_prefix: str) -> MakeStore:
+def open_bank(request: pytest.FixtureRequest, redis_prefix: str, monkeypatch: pytest.MonkeyPatch) -> MakeStore:
     """A way to open an empty store of each kind."""
+    # A server that stands still for some seconds is not away.
+    for limit in ("READ_S", "_GREET_S"):
+        monkeypatch.setattr(weaviate_edge, limit, 60.0)
     if request.param == "in-process":
 
         @asynccontextmanager
