@@ -39,7 +39,7 @@ def worker(rq: Redis, redis_prefix: str) -> str:
     """A live host worker that holds the first act job; its name."""
     queue, name = rq_queue("act", rq), f"{HOST_NAME}here-1-abc"
     SimpleWorker([queue], name=name, connection=rq, serializer="json").register_birth()
-    claims = Claims(rq, redis_prefix, name, queue, ttl_s=60.0)
+    claims = Claims(rq, redis_prefix, name, queue, ttl_s=600.0)
     facts = {"queue": "chime-act", "host": "here", "pid": "1", "slots": "16", "since": "2026-01-01T00:00:00.000000Z"}
     claims.renew({"act-made-1-1": "now"}, facts)
     return name
@@ -70,7 +70,7 @@ def test_status(chime: Any, uploaded: Any, made_run: Any, redis_server: Any, red
             for t in (1, 2):
                 await failures.record(Job(kind="act", run=RunId("made"), episode=t), Unreachable(f"port {t} is shut"))
             log = RedisLogStore(redis, redis_prefix, SystemClock(), "here").open(RunId("made"))
-            await RedisLeases(redis, redis_prefix, "here", ttl_s=60).of(RunId("made"), "me").hold(await log.head() - 3)
+            await RedisLeases(redis, redis_prefix, "here", ttl_s=600).of(RunId("made"), "me").hold(await log.head() - 3)
             generations = Generations(redis, redis_prefix, "here").of(RunId("made"))
             bank = await generations.begin(1)
             await bank.publish(BankVersion(1))
