@@ -35,6 +35,8 @@ IMAGE = f"cr.weaviate.io/semitechnologies/weaviate:{VERSION}"
 #: how long a program may take until it says its version, seconds
 PROBE_S = 30.0
 _POLL_S = 0.05
+#: how long one that was killed may take to be gone, seconds
+_KILLED_S = 10.0
 #: how long a container engine may take to say that it is there, seconds
 _ENGINE_S = 10.0
 
@@ -285,8 +287,11 @@ def version_by_trial(path: Path, waiter: Waiter) -> str:
             words = last_words(folder / "log")
             raise Missing(f"{path} {reason}" + (f": {words}" if words else ""))
         finally:
-            if one is not None:
-                one.signal_group(signal.SIGKILL)
+            if one is not None and one.signal_group(signal.SIGKILL):
+                # It may write until it is gone, and its folder is about to be removed.
+                deadline = time.monotonic() + _KILLED_S
+                while locks.held and time.monotonic() < deadline:
+                    time.sleep(_POLL_S)
 
 
 def command(path: str, http_port: int, host: str = "127.0.0.1") -> list[str]:
