@@ -457,7 +457,8 @@ class _Use:
         deadline = began + STOP_S
         with suppress(PermissionError):
             process.signal_group(number)
-        while self._locks.held and time.monotonic() < deadline:
+        # What is left of it goes a moment after its lock.
+        while (self._locks.held or process.lives) and time.monotonic() < deadline:
             if telling and time.monotonic() - began >= _MOMENT_S:
                 self._waiter.tell(telling)
                 telling = ""
