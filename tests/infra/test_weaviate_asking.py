@@ -21,16 +21,16 @@ from infra.weaviate_process import VERSION
 def test_a_server_says_its_version(weaviate_server: WeaviateAddress) -> None:
     """By REST, once gRPC serves too; the address is given back with it."""
     bare = msgspec.structs.replace(weaviate_server, version="")
-    assert answering(bare) == weaviate_server
-    assert asked(bare) == VERSION
-    assert grpc_serves(weaviate_server.grpc_url, 5)
+    assert answering(bare, 60) == weaviate_server
+    assert asked(bare, 60) == VERSION
+    assert grpc_serves(weaviate_server.grpc_url, 60)
 
 
 def test_a_wrong_key_is_told(weaviate_server: WeaviateAddress) -> None:
     """As a wrong setting, with the place of the right one, and without the key."""
     wrong = msgspec.structs.replace(weaviate_server, api_key="not-the-key")
     with pytest.raises(BadInput, match=r"refuses the key \(401\); put its key .*weaviate.api_key_env") as caught:
-        answering(wrong)
+        answering(wrong, 60)
     assert "not-the-key" not in str(caught.value)
     assert asked(wrong) is None
 
@@ -40,7 +40,7 @@ def test_nobody_there_is_told(weaviate_server: WeaviateAddress) -> None:
     with pytest.raises(Unreachable, match=r"Weaviate at http://127\.0\.0\.1:9/\S+ does not answer: .*refused"):
         answering(msgspec.structs.replace(weaviate_server, http_url="http://127.0.0.1:9"))
     with pytest.raises(Unreachable, match=r"answers, but not on gRPC at 127\.0\.0\.1:9 .*weaviate\.grpc_url"):
-        answering(msgspec.structs.replace(weaviate_server, grpc_url="127.0.0.1:9"))
+        answering(msgspec.structs.replace(weaviate_server, grpc_url="127.0.0.1:9"), 60)
     with pytest.raises(Unreachable, match="not on gRPC"):
         answering(msgspec.structs.replace(weaviate_server, grpc_url=weaviate_server.http_url.removeprefix("http://")))
 
@@ -93,7 +93,7 @@ def test_what_is_no_server_of_ours(
     """Too old, not ready, or something else: one line each."""
     address = msgspec.structs.replace(weaviate_server, http_url=imposter(status, body))
     with pytest.raises(error, match=told) as caught:
-        answering(address)
+        answering(address, 60)
     assert "\n" not in str(caught.value)
 
 
@@ -109,7 +109,7 @@ def scripted() -> Iterator[Callable[[bytes], str]]:
                 channel, _ = door.accept()
                 with channel:
                     channel.sendall(words)
-                    ended.wait(30)
+                    ended.wait(120)
 
             threads.append(threading.Thread(target=speak))
             threads[-1].start()
@@ -143,7 +143,7 @@ SETTINGS = frame(4, 0, 0, b"")
 )
 def test_what_a_health_service_says(words: bytes, serves: bool, scripted: Callable[[bytes], str]) -> None:
     """Serving and nothing else counts: not another state, an error, an end, or an answer to somebody else."""
-    assert grpc_serves(scripted(words), 5) is serves
+    assert grpc_serves(scripted(words), 60) is serves
 
 
 @pytest.mark.parametrize("words", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"+PONG\r\n" * 3, SETTINGS])

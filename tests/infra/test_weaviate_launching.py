@@ -17,7 +17,7 @@ from infra.weaviate_building import Missing, cached
 from infra.weaviate_finding import IMAGE
 from infra.weaviate_launching import container_name, namespace
 from infra.weaviate_process import VERSION
-from infra.weaviate_server import Start, folder_of, keep, named, revive, running, state_of, stop
+from infra.weaviate_server import Start, folder_of, keep, named, revive, state_of, stop
 
 
 def test_an_isolated_one_is_reached_by_two_doors_alone(tmp_path: Path, weaviate_tools: Path) -> None:
@@ -33,7 +33,7 @@ def test_an_isolated_one_is_reached_by_two_doors_alone(tmp_path: Path, weaviate_
     one, _ = keep(home, how)
     assert one.process is not None
     try:
-        assert asked(one.address) == VERSION
+        assert asked(one.address, 60) == VERSION
         assert one.isolated
         outer = [
             line.split()
@@ -60,7 +60,7 @@ def test_an_isolated_one_is_reached_by_two_doors_alone(tmp_path: Path, weaviate_
         assert before is not None
         until(lambda: not before.lives)  # nobody passes bytes to its server any more: it goes too
         assert revive(home, Start(tools=weaviate_tools)) == one.address
-        again = running(home)
+        again = named(home)
         assert again is not None
         assert again.isolated  # as it was started
         [server] = _children(again.process.pid if again.process is not None else 0)
@@ -146,7 +146,7 @@ def test_an_image_is_run_with_two_ports_on_loopback(
     lines: list[str] = []
     one, _ = keep(home, Start(progress=lines.append))
     try:
-        assert (one.way, one.path, asked(one.address)) == ("docker", IMAGE, VERSION)
+        assert (one.way, one.path, asked(one.address, 60)) == ("docker", IMAGE, VERSION)
         asked_of = calls.read_text().splitlines()
         [run] = [line for line in asked_of if line.startswith("run ")]
         name = container_name(folder_of(home))

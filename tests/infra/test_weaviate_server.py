@@ -17,10 +17,10 @@ import pytest
 from weaviate_servers import ROOT, OwnWeaviate, until
 
 from events.errors import BadInput, Unreachable
+from infra import weaviate_asking
 from infra import weaviate_server as module
 from infra.process_identity import identity_of
 from infra.weaviate_address import WeaviateAddress
-from infra.weaviate_asking import asked
 from infra.weaviate_process import VERSION, free_ports
 from infra.weaviate_server import (
     Running,
@@ -45,6 +45,17 @@ with weaviate_server_sync(home, Start(tools=Path(sys.argv[2]))) as address:
     print('here', running(home).process.pid, address.http_url, flush=True)
     sys.stdin.read()
 """
+
+
+def asked(address: WeaviateAddress, timeout_s: float = 60.0) -> str | None:
+    """The version of a server that is ready, however late it says so."""
+    return weaviate_asking.asked(address, timeout_s)
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that is late has not gone."""
+    monkeypatch.setattr(module, "asked", asked)
 
 
 @pytest.fixture
@@ -295,11 +306,8 @@ def test_a_silent_one_is_named_and_can_be_ended(
     """No second one is started on its data; it is adopted once it answers, and ended where somebody asks for that."""
     home, how = own_weaviate_server.home, Start(tools=own_weaviate_server.tools, silent_s=0.2)
     one, said = own_weaviate_server.running, list[str]()
-    monkeypatch.setattr(module, "STOP_S", 1.0)
-    monkeypatch.setattr(module, "_MOMENT_S", 0.1)
     own_weaviate_server.pause()
-    patient = module.asked
-    monkeypatch.setattr(module, "asked", lambda address: patient(address, 0.2))
+    monkeypatch.setattr(module, "asked", lambda address: asked(address, 0.2))
     assert state_of(home) == "silent"
     assert one.process is not None
     with (
@@ -308,13 +316,20 @@ def test_a_silent_one_is_named_and_can_be_ended(
     ):
         pytest.fail("a second server was started")
     own_weaviate_server.resume()
-    monkeypatch.setattr(module, "asked", patient)
-    with weaviate_server_sync(home, how) as again:
+    monkeypatch.setattr(module, "asked", asked)
+    with weaviate_server_sync(home, Start(tools=own_weaviate_server.tools)) as again:
         assert again == one.address
+
+    def told(line: str) -> None:
+        said.append(line)
+        monkeypatch.setattr(module, "STOP_S", 30.0)  # of the kill, which nobody hurries
+
+    monkeypatch.setattr(module, "STOP_S", 2.0)
+    monkeypatch.setattr(module, "_MOMENT_S", 0.0)
     own_weaviate_server.pause()
-    assert stop(home, now=True, progress=said.append).ended
-    assert said == [f"waiting for Weaviate (pid {one.process.pid}) to close its connections; it is killed after 1 s"], (
-        "once, and not where it ends at once"
+    assert stop(home, now=True, progress=told).ended
+    assert said == [f"waiting for Weaviate (pid {one.process.pid}) to close its connections; it is killed after 2 s"], (
+        "once"
     )
     assert not alive(one)
 
@@ -325,6 +340,7 @@ def test_ports_that_somebody_takes_are_given_up(home: Path, how: Start, monkeypa
     with socket.create_server(("127.0.0.1", taken[0].http)), socket.create_server(("", taken[1].grpc)):
         offers = iter([*taken, free_ports()])
         monkeypatch.setattr(module, "free_ports", lambda: next(offers))
+        monkeypatch.setattr(module, "asked", lambda address: asked(address, 1.0))  # whoever took one says nothing
         one, _ = keep(home, how)
         assert one.ports not in taken
     assert one.process is not None
