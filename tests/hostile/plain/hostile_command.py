@@ -26,7 +26,10 @@ _ADDRESS = re.compile(rb"http://127\.0\.0\.1:\d+")
 #: seconds within which a command ends, on a machine that is busy with other things
 DEADLINE_S = 300.0
 #: asked again at once, and given up by nobody else's failures: what comes of a call is then its own matter alone
-ALONE = {"models.retries": "2", "models.retry_base_s": "0.001", "models.stop_after": "1000", "models.retry_budget": "0"}
+ALONE = {
+    "models.retries": "2", "models.retry_base_s": "0.001", "models.stop_after": "1000", "models.retry_budget": "0",
+    "models.connect_timeout_s": "60",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,10 +45,25 @@ class Ended:
         """What a person reads last."""
         return self.err.strip().splitlines()[-1]
 
+    def lines(self) -> list[Any]:
+        """What was logged, in order."""
+        return [json.loads(one) for one in self.err.splitlines() if one.startswith("{")]
+
+    def lost(self) -> list[str]:
+        """Jobs that were asked for again, or given up, and had not failed: their workers stood still too long."""
+        failed, lost = set[str](), list[str]()
+        for one in self.lines():
+            if one["event"] == "job failed":
+                failed.add(one["job_id"])
+            elif one["event"] in ("job_reissued", "job_given_up"):
+                attempt = one["attempts"] if "attempts" in one else one["attempt"] - 1
+                job = f"{one['stage']}-{one['run_id']}-{one['episode']}-{attempt}"
+                lost += [job] if job not in failed else []
+        return lost
+
     def failures(self) -> list[str]:
         """Log lines of errors, those of a planner aside that got no answer and is asked again; and every traceback."""
-        lines = [json.loads(one) for one in self.err.splitlines() if one.startswith("{")]
-        errors = [one for one in lines if one.get("level") in ("error", "critical")]
+        errors = [one for one in self.lines() if one.get("level") in ("error", "critical")]
         wrong = [str(one) for one in errors if one.get("error.type") != "ModelUnavailable"]
         return wrong + [one for one in self.err.splitlines() if "Traceback" in one or SECRET in one]
 
