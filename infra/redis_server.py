@@ -29,7 +29,7 @@ from redis.retry import Retry
 
 from events.errors import Unreachable
 from infra.private_sockets import is_ours, private_folder
-from infra.process_identity import identity_of
+from infra.process_identity import identity_of, pid_in
 from infra.server_locks import ServerLocks
 from runtime.logger import Logger
 
@@ -37,6 +37,8 @@ _log = Logger("chime.redis")
 
 #: how long a server may take to read its file and answer, seconds
 START_S = 60.0
+#: how long one whose lock nobody holds may take to show that it lives all the same, seconds
+_APPEAR_S = 5.0
 #: how long it may take to write its file and end, seconds
 STOP_S = 30.0
 #: how long a server that holds the data may be silent before another command gives up, seconds
@@ -275,7 +277,7 @@ class _Use:
             handles = (lock,)  # the daemon keeps it open, and with it the lock, for as long as it lives
             subprocess.run(command, stdout=output, stderr=output, timeout=START_S, check=False, pass_fds=handles)  # noqa: S603 - a server we found
         try:
-            pid = self._ready(socket)
+            pid = self._ready(socket, private / "pid")
         except Unreachable as error:
             failures.append(f"{binary.origin} {binary.version}: {_last_line(log) or error}")
             if before is None:  # else clients look there for the next one that starts
@@ -295,8 +297,9 @@ class _Use:
             (before / name).unlink(missing_ok=True)
         return before
 
-    def _ready(self, socket: Path) -> int:
+    def _ready(self, socket: Path, pidfile: Path) -> int:
         deadline = time.monotonic() + START_S
+        lived_at = time.monotonic()
         client = _client(str(socket), 5)
         try:
             while time.monotonic() < deadline:
@@ -305,8 +308,12 @@ class _Use:
                     client.ping()
                     return int(client.info("server")["process_id"])
                 except (RedisError, OSError):
-                    # A server that cannot read its file says why in its log, and ends; its lock goes with it.
-                    if not self._locks.held:
+                    # A server that cannot read its file says why in its log, and ends; its lock goes with it. Some file
+                    # systems and wrappers let go of the lock before: there its pid says that it lives.
+                    pid = pid_in(pidfile)
+                    if self._locks.held or (pid is not None and identity_of(pid) is not None):
+                        lived_at = time.monotonic()
+                    elif pid is not None or time.monotonic() - lived_at > _APPEAR_S:
                         raise Unreachable("it ended at once") from None
                     time.sleep(_POLL_S)
         finally:

@@ -351,6 +351,7 @@ def test_a_server_that_cannot_be_revived_at_once_comes_back_at_its_address(
     with embedded_server_sync(home) as server:
         os.kill(server.pid, signal.SIGKILL)
         with monkeypatch.context() as full:
+            full.setattr(redis_server, "_APPEAR_S", 0.5)
             full.setattr(redis_server, "binaries", lambda: [replace(found[0], path=str(false))])
             for _ in range(2):
                 with pytest.raises(Unreachable):
