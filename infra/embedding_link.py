@@ -199,6 +199,7 @@ class Hosted:
         """Leave; the process ends a while after the last has left."""
         if self._line is not None:
             self._line.close()
+            self._line = None
 
     def _died(self) -> EmbedderUnavailable:
         try:
@@ -240,8 +241,12 @@ class Hosted:
         One that dies lets go of its connections before it stops listening: whoever came back at once would take its
         one death for two.
         """
+
+        def listens() -> bool:
+            return self._locks.held and (self._folder / "socket").read_text() == socket
+
         with anyio.move_on_after(_ENDING_S), suppress(OSError):
-            while self._locks.held and (self._folder / "socket").read_text() == socket:  # noqa: ASYNC110 - in another process
+            while listens():  # noqa: ASYNC110 - in another process
                 await anyio.sleep(_POLL_S)
 
     async def _started(self) -> _Line:

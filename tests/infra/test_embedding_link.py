@@ -1,6 +1,7 @@
 """A model in a process of its own: one for all who ask, started when needed, replaced when it dies, gone when idle."""
 
 import asyncio
+import math
 import os
 import shutil
 import signal
@@ -139,6 +140,20 @@ async def test_one_death_is_not_taken_for_two(hosted: Callable[..., Hosted], fol
             dying.close()
     assert len(hung_up) == 1
     assert await one.embed(["a"], "query") == [expected("a")]
+    assert len(loads(folder)) == 1
+    one.close()
+
+
+async def test_whoever_has_left_may_come_back(
+    hosted: Callable[..., Hosted], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process that it has left serves it again at once: there is no end to wait for."""
+    monkeypatch.setattr(embedding_link, "_ENDING_S", math.inf)
+    one = hosted()
+    await one.embed(["a"], "query")
+    one.close()
+    with anyio.fail_after(120):
+        assert await one.embed(["bb"], "query") == [expected("bb")]
     assert len(loads(folder)) == 1
     one.close()
 
