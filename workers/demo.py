@@ -252,8 +252,8 @@ class _Deadline:
         self.stopped_after_s: float | None = None
 
     def seen(self, run: RunId, view: RunView) -> None:
-        """A round of an arm; the clock starts once each has begun an episode: else there is nothing to compare."""
-        if view.conductor.progress.episodes:
+        """A round of an arm; the clock starts once each has begun an episode, or will not: before, nothing compares."""
+        if view.conductor.progress.episodes or view.conductor.control != "running":
             self._waiting.discard(run)
         if not self._waiting:
             self._started.set()

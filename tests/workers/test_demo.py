@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -117,13 +118,15 @@ def test_stops_when_the_time_is_over(home: Path):
     assert len(data["rebuilt"]) == 3
 
 
-async def test_the_clock_starts_once_every_arm_has_begun(tmp_path: Path, world: Any):
-    """Where one is late, the time is not over before it has played anything that could be compared."""
+@pytest.mark.parametrize("late", [lambda view: view(1), lambda view: view(0, "stopped")], ids=["begun", "stopped"])
+async def test_the_clock_starts_once_every_arm_has_begun(world: Any, late: Callable[[Any], Any]):
+    """Where one is late, the time is not over before it has played anything that could be compared; or never will."""
     there = world()
     limit = _Deadline(there.server(), [RunId("a"), RunId("b")], 0.0, lambda *_: None)  # type: ignore[arg-type]  # no line
 
-    def view(episodes: int) -> Any:
-        return SimpleNamespace(conductor=SimpleNamespace(progress=SimpleNamespace(episodes=episodes)))
+    def view(episodes: int, control: str = "running") -> Any:
+        progress = SimpleNamespace(episodes=episodes)
+        return SimpleNamespace(conductor=SimpleNamespace(progress=progress, control=control))
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(limit.watch)
@@ -131,7 +134,7 @@ async def test_the_clock_starts_once_every_arm_has_begun(tmp_path: Path, world: 
             limit.seen(RunId(run), view(episodes))
         await anyio.wait_all_tasks_blocked()
         assert limit.stopped_after_s is None
-        limit.seen(RunId("b"), view(1))
+        limit.seen(RunId("b"), late(view))
     assert limit.stopped_after_s is not None
     assert [one.kind for one in await there.log("b").read_stream(RUN_STREAM)] == ["operated"]
 

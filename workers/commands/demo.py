@@ -20,7 +20,13 @@ from workers.tables import Column
 @click.option("--bank", metavar="NAME", help="Where recalls come from: replica or weaviate.")
 @click.option("--embedder", metavar="NAME", help="What texts are compared with: hash or minilm.")
 @click.option("--limit", default=50, show_default=True, metavar="N", help="Episodes an arm.")
-@click.option("--seconds", default=40.0, show_default=True, metavar="S", help="Begin no more episodes after this time.")
+@click.option(
+    "--seconds",
+    default=40.0,
+    show_default=True,
+    metavar="S",
+    help="Begin no more episodes so long after every arm has begun.",
+)
 @click.option("--seed", default=42, show_default=True, help="Of the planted faults.")
 def demo(
     invocation: Invocation,
