@@ -89,12 +89,17 @@ def remove_dead_workers(queue: Queue, prefix: str) -> None:
 
     One that has only stood still, and says meanwhile that it lives, stays: what it holds would count as lost.
     """
+    dead = dead_workers(queue, prefix)
+    if not dead:
+        return
     bury = queue.connection.register_script(_BURY)
-    for key in dead_workers(queue, prefix):
-        name = worker_name(key)
-        life = claims_key(prefix, name) if name.startswith(HOST_NAME) else key
-        sets = [WORKERS_BY_QUEUE_KEY % queue.name, REDIS_WORKER_KEYS]
-        bury(keys=[life, key, *sets, drain_key(prefix)], args=[key, name])
+    with queue.connection.pipeline(transaction=False) as pipeline:
+        for key in dead:
+            name = worker_name(key)
+            life = claims_key(prefix, name) if name.startswith(HOST_NAME) else key
+            sets = [WORKERS_BY_QUEUE_KEY % queue.name, REDIS_WORKER_KEYS]
+            bury(keys=[life, key, *sets, drain_key(prefix)], args=[key, name], client=pipeline)
+        pipeline.execute()
 
 
 def remove_empty(queue: Queue) -> None:
