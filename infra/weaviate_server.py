@@ -442,7 +442,7 @@ class _Use:
                 process, signal.SIGTERM, f"waiting for Weaviate (pid {process.pid}) to close its connections; "
                 f"it is killed after {STOP_S:.0f} s",
             )  # fmt: skip
-            if self._locks.held:
+            if self._locks.held or process.lives:
                 self._signalled(process, signal.SIGKILL)
             if one is not None and one.engine:
                 remove_container(one.engine, self._folder)  # its client may have ended without it
