@@ -28,7 +28,10 @@ class Late:
 
 
 def late_pattern(text: str, flags: int = 0) -> re.Pattern[str]:
-    """`re.compile`, when the pattern is first asked; it raises `re.error` only then."""
+    """`re.compile`, when the pattern is first asked; it raises `re.error` only then.
+
+    For its methods and attributes: `re.sub` and `isinstance` do not know it.
+    """
     return cast("re.Pattern[str]", _LatePattern(text, flags))
 
 
@@ -41,6 +44,8 @@ class _LatePattern:
         return re.compile(self._text, self._flags)
 
     def __getattr__(self, attribute: str) -> Any:
+        if attribute.startswith("_"):  # copied or pickled, it has no text yet
+            raise AttributeError(attribute)
         found = getattr(self._compiled, attribute)
         setattr(self, attribute, found)
         return found

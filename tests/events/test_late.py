@@ -1,11 +1,14 @@
 import re
 import subprocess
 import sys
+from copy import copy
 from pathlib import Path
 
 import pytest
 
 from events.late import Late, late_pattern
+from infra import error_table, token_estimates
+from runtime import hostile, prompting
 
 PROJECT = Path(__file__).parent.parent.parent
 
@@ -42,6 +45,15 @@ def test_a_pattern_is_compiled_when_it_is_asked(monkeypatch: pytest.MonkeyPatch)
     assert found is not None
     assert (found.group(1), pattern.sub("-", "bcB"), pattern.pattern) == ("c", "-B", "b(.)")
     assert compiled == ["b(.)"]
+
+
+def test_every_late_pattern_compiles() -> None:
+    """None of them is wrong, which would show only once a text is held against it."""
+    patterns = [*token_estimates._WINDOWS, *token_estimates._PROMPTS, hostile._INJECTION, prompting._MARK]
+    patterns += [one for row in error_table.TABLE for one in (row.words, row.never) if one is not None]
+    assert len(patterns) > 50
+    assert all(re.compile(one.pattern, one.flags) for one in patterns)
+    assert copy(hostile._INJECTION).pattern == hostile._INJECTION.pattern
 
 
 def test_reading_a_log_loads_no_numpy() -> None:
