@@ -11,20 +11,33 @@ from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
+from typing_extensions import override
+
 __all__ = ["Late", "late_pattern", "np", "npt"]
 
 
-class Late:
+class _Late:
+    """What `_made` gives, made when it is first asked for something."""
+
+    def _made(self) -> Any:
+        raise NotImplementedError
+
+    def __getattr__(self, attribute: str) -> Any:
+        found = getattr(self._made(), attribute)
+        # From now on an attribute like any other: a replay asks some of them in every fold.
+        setattr(self, attribute, found)
+        return found
+
+
+class Late(_Late):
     """The module `name`, imported when it is first asked for something."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def __getattr__(self, attribute: str) -> Any:
-        found = getattr(import_module(self._name), attribute)
-        # From now on an attribute like any other: a replay asks some of them in every fold.
-        setattr(self, attribute, found)
-        return found
+    @override
+    def _made(self) -> Any:
+        return import_module(self._name)
 
 
 def late_pattern(text: str, flags: int = 0) -> re.Pattern[str]:
@@ -35,20 +48,22 @@ def late_pattern(text: str, flags: int = 0) -> re.Pattern[str]:
     return cast("re.Pattern[str]", _LatePattern(text, flags))
 
 
-class _LatePattern:
+class _LatePattern(_Late):
     def __init__(self, text: str, flags: int) -> None:
         self._text, self._flags = text, flags
+
+    @override
+    def _made(self) -> Any:
+        return self._compiled
 
     @cached_property
     def _compiled(self) -> re.Pattern[str]:
         return re.compile(self._text, self._flags)
 
-    def __getattr__(self, attribute: str) -> Any:
-        if attribute.startswith("_"):  # copied or pickled, it has no text yet
-            raise AttributeError(attribute)
-        found = getattr(self._compiled, attribute)
-        setattr(self, attribute, found)
-        return found
+    @override
+    def __reduce__(self) -> Any:
+        # A copy begins with its text: asked for anything before it has one, it would ask itself without end.
+        return late_pattern, (self._text, self._flags)
 
 
 if TYPE_CHECKING:
