@@ -48,9 +48,10 @@ class _Silent(Exception):
 
 
 class _Line(asyncio.Protocol):
-    """One connection; answers come in any order."""
+    """One connection to the process that listens on `socket`; answers come in any order."""
 
-    def __init__(self) -> None:
+    def __init__(self, socket: str) -> None:
+        self.socket = socket
         self._loop = loop = asyncio.get_running_loop()
         self._heard_s = loop.time()
         self.greeting: asyncio.Future[Greeting] = loop.create_future()
@@ -58,8 +59,6 @@ class _Line(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()
         self._number = 0
-        #: where the process listens
-        self.socket = ""
         self.lost = False
 
     @override
@@ -229,10 +228,9 @@ class Hosted:
         """A connection to the process that listens; None where none does."""
         try:
             socket = (self._folder / "socket").read_text()
-            _, line = await asyncio.get_running_loop().create_unix_connection(_Line, socket)
+            _, line = await asyncio.get_running_loop().create_unix_connection(lambda: _Line(socket), socket)
         except OSError:
             return None
-        line.socket = socket
         return line
 
     async def _gone(self, socket: str) -> None:
