@@ -530,17 +530,14 @@ def patient_children(tmp_path: Path) -> Callable[..., str]:
 
 
 @pytest.fixture
-def patience() -> Iterator[pytest.MonkeyPatch]:
-    """Slow machines publish and answer late: what is waited for in vain would be recalled from a replica.
-
-    `undo` of it ends the patience of this process with its recalls.
-    """
+def patience() -> Iterator[None]:
+    """Slow machines publish and answer late: what is waited for in vain would be recalled from a replica."""
     with pytest.MonkeyPatch.context() as patient:
         for part in ("publishing", "reading", "settling"):
             for module, numbers in _PATIENCE[part].items():
                 for name, number in numbers.items():
                     patient.setattr(f"{module}.{name}", number)
-        yield patient
+        yield
 
 
 @pytest.fixture

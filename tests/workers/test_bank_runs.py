@@ -43,7 +43,7 @@ def plan(playing: Any, store: str = "weaviate") -> Any:
 
 async def test_a_run_recalls_from_weaviate(
     world: Any, playing: Any, redis_server: Any, redis_prefix: str, weaviate_server: WeaviateAddress,
-    expected: list[str], patience: pytest.MonkeyPatch,
+    expected: list[str], patience: None,
 ):  # fmt: skip
     """Every recall says `weaviate`, every version has the digest of replicas, and the bank holds what the log says."""
     replicas = await world().play(RUN, plan(playing, store="replica"), limit=LIMIT)
@@ -60,7 +60,7 @@ async def test_a_run_recalls_from_weaviate(
 
 async def test_each_term_has_a_generation(
     world: Any, playing: Any, redis_server: Any, redis_prefix: str, weaviate_server: WeaviateAddress,
-    expected: list[str], patience: pytest.MonkeyPatch,
+    expected: list[str], patience: None,
 ):  # fmt: skip
     """A run that is stopped and goes on elsewhere has its bank built anew; both recall from Weaviate."""
     stopped = anyio.Event()
@@ -90,7 +90,7 @@ async def test_each_term_has_a_generation(
 
 async def test_a_run_moves_between_stores(
     world: Any, playing: Any, redis_server: Any, redis_prefix: str, weaviate_server: WeaviateAddress,
-    expected: list[str], patience: pytest.MonkeyPatch,
+    expected: list[str], patience: None,
 ):  # fmt: skip
     """What is said of the store in the middle of a run counts at once, for its mirror and for its recalls."""
     moved = anyio.Event()
@@ -118,7 +118,7 @@ async def test_a_run_moves_between_stores(
 
 async def test_a_rebuild_of_a_run_that_goes_on(
     world: Any, playing: Any, redis_server: Any, redis_prefix: str, weaviate_server: WeaviateAddress,
-    expected: list[str], patience: pytest.MonkeyPatch,
+    expected: list[str], patience: None,
 ):  # fmt: skip
     """Somebody's rebuild of a run under way is made by its coordinator, and checked beside it; the run goes on."""
     rebuilt = anyio.Event()
@@ -255,7 +255,7 @@ async def test_a_disk_that_is_full_in_the_middle_of_a_run(
 
 async def test_a_shard_that_is_read_only_in_the_middle_of_a_run(
     world: Any, playing: Any, redis_server: Any, redis_prefix: str, own_weaviate_server: OwnWeaviate,
-    expected: list[str], patience: pytest.MonkeyPatch,
+    expected: list[str], patience: None,
 ):  # fmt: skip
     """The next generation is built beside it, and the run ends with its digest."""
     address, changed = own_weaviate_server.address, anyio.Event()
@@ -305,7 +305,7 @@ async def test_a_server_of_an_old_version(
 
 async def test_a_lost_tail_begins_another_generation(
     world: Any, playing: Any, redis_server: Any, redis_prefix: str, weaviate_server: WeaviateAddress,
-    expected: list[str], monkeypatch: pytest.MonkeyPatch, patience: pytest.MonkeyPatch,
+    expected: list[str], monkeypatch: pytest.MonkeyPatch, patience: None,
 ):  # fmt: skip
     """Where the log is read again the bank is built again: what was mirrored before belongs to banks that went."""
     async with stored(world, redis_server.url, redis_prefix, weaviate_server) as here:

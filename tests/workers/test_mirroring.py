@@ -83,7 +83,7 @@ async def test_a_home_without_a_server(opened: Any, monkeypatch: pytest.MonkeyPa
 
 
 async def test_a_home_whose_server_comes_up_and_moves(
-    opened: Any, own_weaviate_server: OwnWeaviate, monkeypatch: pytest.MonkeyPatch, patience: pytest.MonkeyPatch
+    opened: Any, own_weaviate_server: OwnWeaviate, monkeypatch: pytest.MonkeyPatch, patience: None
 ):
     """A server that comes up later is found, and again once it is elsewhere, with another key."""
     monkeypatch.setattr("workers.bank_access._AGAIN_S", 0.0)

@@ -50,7 +50,7 @@ class Rest:
 
 
 @pytest.fixture
-def rest(weaviate_server: WeaviateAddress, monkeypatch: pytest.MonkeyPatch, patience: Any) -> Rest:
+def rest(weaviate_server: WeaviateAddress, monkeypatch: pytest.MonkeyPatch, patience: None) -> Rest:
     """The tests' Weaviate, which the command line is told of as well."""
     monkeypatch.setenv("CHIME_WEAVIATE_URL", weaviate_server.http_url)
     monkeypatch.setenv("CHIME_WEAVIATE_GRPC_URL", weaviate_server.grpc_url)
