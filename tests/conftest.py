@@ -49,7 +49,7 @@ settings.load_profile("chime")
 
 #: seconds within which a server starts, on a machine that is busy with other things
 _PATIENCE_S = 120.0
-#: and a worker that lives says so again
+#: seconds within which a worker that lives, and stood still, says so again
 _BEATS_S = 30.0
 
 
