@@ -84,7 +84,7 @@ KILLS ?= 200
 ifndef SEED
 SEED := $(shell date +%s)
 endif
-chaos: venv
+chaos: weaviate
 	@echo "chaos from seed $(SEED): $(MINUTES) minutes, $(KILLS) kills"
 	CHIME_CHAOS_MINUTES=$(MINUTES) CHIME_CHAOS_KILLS=$(KILLS) CHIME_CHAOS_SEED=$(SEED) \
 	  $(BIN)/pytest -q -n 2 --dist load -m chaos
