@@ -18,8 +18,8 @@ from runtime.ports import EventLog
 from workers.bank_store import named_store
 from workers.connections import Server
 from workers.embedding import embedded_query
-from workers.engine import operational_of
 from workers.header import recorded_head
+from workers.operational import operational_of
 from workers.sources import banks_at, newest_version
 from workers.stored_bank import REBUILD, StoredBank, pruned_by
 from workers.views.banks import ItemRow, item_row

@@ -34,6 +34,7 @@ from runtime.ports import Attempts, Basis, EventLog, Failures, Job, JobKind, Job
 from runtime.schedule import ATTEMPTS, ENDINGS, Due, due
 from workers.bank_store import named_store
 from workers.gate_rates import GateRates
+from workers.operational import budget_s
 from workers.run_stream import tell
 
 _log = Logger("chime.conductor")
@@ -182,7 +183,7 @@ class Conductor:
         match event:
             case RunStarted():
                 self._header, self._tasks = event, list(event.tasks)
-                self._budget_s = float(event.config.limits.get("budget_s", self._budget_s))
+                self._budget_s = budget_s(event.config.limits, self._budget_s)
                 self.store = named_store(event.config.operational)
             case TasksListed():
                 self._tasks.extend(event.tasks)
@@ -231,7 +232,7 @@ class Conductor:
                 self.control, self.reason = "stopped", str(event.facts.get("reason", ""))
                 self.kind = str(event.facts.get("kind", ""))
             case "operational":
-                self._budget_s = float(event.facts.get("limits", {}).get("budget_s", self._budget_s))
+                self._budget_s = budget_s(event.facts.get("limits", {}), self._budget_s)
                 self.store = named_store(event.facts, self.store)
             case "recall_differs":
                 self.recalls_noted.add(str(event.facts.get("event")))

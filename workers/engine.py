@@ -47,7 +47,7 @@ from runtime.errors import (
 from runtime.logger import Logger
 from runtime.ports import ChatModel, Clock, Embedder, Environment, EventLog, Job, Origin, Role, Taken
 from runtime.prompting import stored_prompts
-from runtime.settings import EndpointSettings, EpisodeSettings, ModelSettings, Price
+from runtime.settings import EndpointSettings, ModelSettings, Price
 from runtime.task import Task
 from workers.bank_store import bank_store
 from workers.budget import budget_in
@@ -55,6 +55,7 @@ from workers.configuration import Store
 from workers.connections import Server
 from workers.embedding import Embedders
 from workers.noting import NotedModel, Notes
+from workers.operational import episode_settings, operational_in
 from workers.recording import kept, played, recording_in
 
 _log = Logger("chime.engine")
@@ -71,8 +72,6 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 #: topic of the note that pauses a run
 STOPPED = "run_stopped"
-#: topic of the note that changes addresses, time-outs and limits of a run that goes on
-OPERATIONAL = "operational"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,7 +215,7 @@ class Engine:
         store = bank_store(operational)
         context = replace(
             known.context,
-            settings=_settings(config.limits, operational),
+            settings=episode_settings(config, operational),
             model=self._noted(log, said, config, operational, known.notes),
             embedder=await self._embedder(log.run, known.header, operational),
             banks=known.context.banks if store == known.store else self._reader(log, store),
@@ -251,7 +250,7 @@ class Engine:
         context = Context(
             config=config,
             tasks=await listed_tasks(environment, config.environment, await banks.tasks()),
-            settings=_settings(config.limits, operational),
+            settings=episode_settings(config, operational),
             parameters=policy.parameters,
             prompts=await stored_prompts(blobs, run, header.prompts),
             planner=planners.load(named(config.agent, "planner")),
@@ -406,20 +405,6 @@ async def listed_tasks(environment: Environment, chosen: Mapping[str, Any], ids:
     return [known[one] for one in ids]
 
 
-async def operational_of(log: EventLog, header: RunStarted) -> dict[str, Any]:
-    """Addresses, time-outs, slots and limits as the run was last resumed with."""
-    return operational_in(await log.read_stream(RUN_STREAM), header)
-
-
-def operational_in(said: Sequence[Recorded], header: RunStarted) -> dict[str, Any]:
-    """As `operational_of`, from what the run's own stream says."""
-    operational = dict(header.config.operational)
-    for recorded in said:
-        if recorded.kind == "noted" and isinstance(event := decode(recorded), Noted) and event.topic == OPERATIONAL:
-            operational.update(event.facts)
-    return operational
-
-
 def _cancelled(said: Sequence[Recorded]) -> bool:
     """Whether somebody ended the run for good."""
     return any(
@@ -430,10 +415,6 @@ def _cancelled(said: Sequence[Recorded]) -> bool:
 
 def _config_hash(config: RunConfig) -> str:
     return sha256(canonical(config)).hexdigest()[:12]
-
-
-def _settings(limits: Mapping[str, Any], operational: Mapping[str, Any]) -> EpisodeSettings:
-    return msgspec.convert({**limits, **operational.get("limits", {})}, EpisodeSettings)
 
 
 async def note_stopped(log: EventLog, stopped: RunStopped | RunSpent) -> None:

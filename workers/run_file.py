@@ -16,13 +16,18 @@ from workers.bank_store import named_store
 from workers.budget import budget_in
 from workers.configuration import ROLES, EmbedderSettings, ModelDefaults
 from workers.layers import defaults
+from workers.operational import operational_in
 from workers.template import toml_value
 from workers.terminal import printable
 
 
 def run_file(header: RunStarted) -> str:
-    """The settings that the header records; what belongs to the command line stands above as comments."""
-    config = header.config
+    """The settings that the header records; what belongs to the command line stands above as comments.
+
+    Raises:
+        BadInput: the header was made by hand, or by other code.
+    """
+    config, operational = header.config, operational_in((), header)
     sections: dict[str, dict[str, object]] = {
         "policy": {"name": config.policy.name, **config.policy.parameters},
         "run": {
@@ -34,13 +39,13 @@ def run_file(header: RunStarted) -> str:
         "episode": _known(EpisodeSettings.__struct_fields__, config.limits),
     }
     if isinstance(config.agent.get("embedder"), str):
-        options = {**config.agent.get("embedder_options", {}), **config.operational.get("embedder", {})}
+        options = {**config.agent.get("embedder_options", {}), **operational.get("embedder", {})}
         given = _known(EmbedderSettings.__struct_fields__, options)
         sections["embedder"] = {"name": config.agent.get("embedder", ""), **given}
-    sections["bank"] = {"store": named_store(config.operational)}
+    sections["bank"] = {"store": named_store(operational)}
     if config.protocol.get("name") in get_args(Protocol):
         sections["run"]["protocol"] = config.protocol["name"]
-    endpoints: Mapping[str, Any] = config.operational.get("endpoints", {})
+    endpoints: Mapping[str, Any] = operational.get("endpoints", {})
     roles = {
         role: _known(ModelDefaults.__struct_fields__, {**config.models.get(role, {}), **endpoints.get(role, {})})
         for role in ROLES
@@ -50,7 +55,7 @@ def run_file(header: RunStarted) -> str:
     sections["models"] = common
     for role in ROLES:
         sections[f"roles.{role}"] = {name: value for name, value in roles[role].items() if name not in common}
-    budget = budget_in(config.operational)
+    budget = budget_in(operational)
     if not budget.is_free:
         sections["budget"] = {name: getattr(budget, name) for name in BudgetSettings.__struct_fields__}
     for model, price in budget.prices.items():

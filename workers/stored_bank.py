@@ -18,8 +18,8 @@ from infra.clock import SystemClock
 from runtime.ports import EventLog
 from workers.bank_store import named_store
 from workers.connections import START, Server
-from workers.engine import operational_of
 from workers.header import recorded_head
+from workers.operational import operational_of
 
 #: how long the coordinator of a run may take to build its next generation, seconds
 _BUILD_S = 120.0

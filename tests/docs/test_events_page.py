@@ -21,8 +21,9 @@ from infra.exported_bodies import ExportedBlobs
 from infra.segments import Manifest, Segment, SegmentLog
 from runtime.execution import ENVIRONMENT_STOPS, MODEL_STOP
 from runtime.gate import Degraded
-from workers.engine import OPERATIONAL, STOPPED
+from workers.engine import STOPPED
 from workers.noting import CAPABILITIES, MODEL_CHANGED
+from workers.operational import OPERATIONAL
 
 NAME = "docs/events.md"
 GOLDEN = sorted(Path(__file__).parents[1].glob("golden/schema-1/*.jsonl"))

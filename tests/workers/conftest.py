@@ -89,8 +89,9 @@ from workers.configuration import (
 )
 from workers.connections import Server
 from workers.coordinator import Ground, coordinated
-from workers.engine import OPERATIONAL, Engine
+from workers.engine import Engine
 from workers.header import begin
+from workers.operational import OPERATIONAL
 from workers.run_stream import tell
 from workers.starting import Beginning, Choice, beginning
 

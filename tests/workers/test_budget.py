@@ -22,8 +22,9 @@ from infra.spending import CountedCalls, Ledger
 from runtime.ports import CallKey, ChatAnswer, ChatModel, ChatRequest
 from runtime.settings import Budget, BudgetSettings, Price
 from workers.budget import budget_in, budget_part
-from workers.engine import OPERATIONAL, STOPPED
+from workers.engine import STOPPED
 from workers.layers import Flags, Resolved, resolve
+from workers.operational import OPERATIONAL
 from workers.resuming import resumed_operational
 from workers.run_stream import tell
 

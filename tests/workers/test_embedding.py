@@ -16,7 +16,8 @@ from infra.embedding_cache import MemoryEmbeddings
 from runtime.errors import RunStopped
 from workers.configuration import Configuration, EmbedderSettings
 from workers.embedding import Embedders, assert_embeds, embedded_query, named_embedder
-from workers.engine import OPERATIONAL, STOPPED
+from workers.engine import STOPPED
+from workers.operational import OPERATIONAL
 from workers.run_stream import tell
 
 RESUME = Operated(action="resume", target="r", author="me", reason="")

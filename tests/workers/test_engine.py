@@ -28,8 +28,9 @@ from runtime.errors import NotServed, RunStopped
 from runtime.ports import Job, Origin
 from workers.bank_access import BankAccess
 from workers.configuration import ROLES
-from workers.engine import OPERATIONAL, STOPPED, Engine, engine, listed_tasks, note_stopped, operational_of
+from workers.engine import STOPPED, Engine, engine, listed_tasks, note_stopped
 from workers.layers import Flags, Resolved, resolve
+from workers.operational import OPERATIONAL
 from workers.resuming import refused, resumed_operational
 from workers.run_stream import tell
 
@@ -61,19 +62,6 @@ async def test_a_stop_is_noted_once_until_resumed(begun: ListLog):
     await note_stopped(begun, stopped)
     await note_stopped(begun, stopped)
     assert [one.topic for one in await notes(begun)] == [STOPPED, STOPPED]
-
-
-async def test_operational_of_the_last_resume(begun: ListLog, made_run: Any):
-    """What the header says is overlaid by what each resume said, in order."""
-    header = replace(decode_as(made_run().events[0], RunStarted))
-    header = replace(header, config=replace(header.config, operational={"slots": 1, "endpoints": {"gate": "a"}}))
-    assert await operational_of(begun, header) == {"slots": 1, "endpoints": {"gate": "a"}}
-    await tell(begun, Noted(topic=OPERATIONAL, facts={"slots": 2}))
-    await tell(begun, Noted(topic="other", facts={"slots": 9}))
-    await tell(begun, Noted(topic=OPERATIONAL, facts={"limits": {"max_steps": 3}}))
-    assert await operational_of(begun, header) == {
-        "slots": 2, "endpoints": {"gate": "a"}, "limits": {"max_steps": 3},
-    }  # fmt: skip
 
 
 async def test_limits_of_a_resume_are_played_with(world: Any, playing: Any):
@@ -142,7 +130,9 @@ async def test_lines_of_an_episode_name_its_configuration(world: Any, playing: A
     assert found[0] != found[1]
 
 
-@pytest.mark.parametrize("what", ["fold", "embedder", "environment", "tasks", "nameless", "unnamed"])
+@pytest.mark.parametrize(
+    "what", ["fold", "embedder", "environment", "tasks", "nameless", "unnamed", "limits", "endpoints"]
+)
 async def test_runs_that_it_cannot_serve(world: Any, playing: Any, what: str):
     """A run of other code, another embedder, an environment or task that is not here, is left to others, untouched."""
     there = world()
@@ -154,6 +144,8 @@ async def test_runs_that_it_cannot_serve(world: Any, playing: Any, what: str):
         "environment": replace(started, config=replace(config, environment={**config.environment, "name": "none"})),
         "nameless": replace(started, config=replace(config, agent={})),
         "unnamed": replace(started, config=replace(config, environment={})),
+        "limits": replace(started, config=replace(config, limits={"max_steps": "many"})),
+        "endpoints": replace(started, config=replace(config, operational={"endpoints": ["a"]})),
         "tasks": replace(started, tasks=["gone", "warehouse-frozen-0"]),
     }[what]
     log = there.log("r")

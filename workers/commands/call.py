@@ -23,9 +23,9 @@ from runtime.task import Message
 from workers.commands.episode import episode_number
 from workers.configuration import NOWHERE
 from workers.connections import Source
-from workers.engine import operational_of
 from workers.header import recorded_head
 from workers.invocation import Invocation, chime_command, run_async
+from workers.operational import operational_of
 from workers.output import Output
 from workers.sources import opened, split_words
 from workers.tables import Column

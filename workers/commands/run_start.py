@@ -37,12 +37,13 @@ from workers.configuration import ROLES
 from workers.connections import Server, connections
 from workers.driving import Hands, Interrupted, drive, hands, interruptible, log_lines
 from workers.embedding import assert_embeds
-from workers.engine import OPERATIONAL, named, operational_of
+from workers.engine import named
 from workers.expectation import Expectation, expected
 from workers.header import begin, recorded_head
 from workers.invocation import AT_LEAST_ONE, Invocation, chime_command, run_async
 from workers.live import LiveLine
 from workers.noting import note_windows, windows
+from workers.operational import OPERATIONAL, operational_of
 from workers.recording import REPLAY, assert_playable, prepare, recording_in
 from workers.resuming import given_by_flags, refused, resumed_operational
 from workers.run_stream import tell
