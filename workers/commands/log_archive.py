@@ -23,6 +23,8 @@ def archive(invocation: Invocation, run: str, base: str | None, dry_run: bool) -
     Readers notice nothing: log, banks and episodes are read from both. An open run goes on meanwhile; its newest part
     always stays. A command that was cut short is completed by the next one.
     """
+    if base is not None and not base.strip():
+        raise BadInput("--to names no place: give a folder or a URL")
     if base is not None and "memory://" in base:
         raise BadInput(f"{base} ends with this command, and the log's beginning with it: name a place that lasts")
 

@@ -173,6 +173,16 @@ def test_a_place_that_ends_with_the_command(chime, uploaded, made_run):
     chime("log", "verify", made.run)
 
 
+@pytest.mark.parametrize("place", ["", " "])
+def test_a_place_without_a_name(chime, uploaded, made_run, folder, place):
+    """An empty place, as a shell's unset variable is, is refused: it is not the folder that one happens to be in."""
+    made = made_run()
+    uploaded(made)
+    chime("log", "archive", made.run, "--to", place, code=2)
+    assert "names no place" in chime.err
+    assert not (folder / made.run).exists()
+
+
 def test_a_run_whose_archive_is_away(chime, uploaded, made_run, folder):
     """It is shown with what checkpoint and server say, and a line about the rest; it can be deleted without --force."""
     made = made_run()
