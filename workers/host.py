@@ -120,6 +120,8 @@ class HostWorker(SimpleWorker):
         self._refuses: dict[str, str] = {}
         self._thread = CapacityLimiter(1)
         self._reachable = True
+        #: whether Redis took our last beat
+        self._noted = True
         #: jobs that ended here, well or not
         self.ended = 0
 
@@ -278,7 +280,9 @@ class HostWorker(SimpleWorker):
     async def _beat(self) -> None:
         beats, swept = 0, -SWEEP_S
         while True:
-            if await self._quietly(self._renew) and not self._stopping.is_set():
+            asked = await self._quietly(self._renew)
+            self._noted = asked is not None
+            if asked and not self._stopping.is_set():
                 _log.info("asked to drain", worker_id=self.name, running=len(self._held))
                 self.stop()
             if beats % RQ_EVERY_BEATS == 0:
@@ -298,7 +302,10 @@ class HostWorker(SimpleWorker):
         try:
             return await self._call(call)
         except RedisError as error:
-            _log.warning("redis did not take a worker's note", worker_id=self.name, exc_info=error)
+            # Once, until it takes a beat again: a server can be full for hours.
+            if self._noted:
+                _log.warning("redis did not take a worker's note", worker_id=self.name, exc_info=error)
+            self._noted = False
             return None
 
     # -- rq's thread -----------------------------------------------------------------------------------------------

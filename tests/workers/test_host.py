@@ -20,6 +20,7 @@ import structlog
 from anyio import Event, create_task_group, fail_after
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import OutOfMemoryError
 from rq import SimpleWorker
 from rq.worker import BaseWorker
 from structlog.testing import capture_logs
@@ -316,6 +317,34 @@ async def test_a_moment_without_redis_is_waited_out(
     assert bodies.ended == [0]
     said = [line["event"] for line in lines if line["event"].startswith("redis")]
     assert said == ["redis unreachable, waiting for it", "redis answers again"]
+
+
+async def test_a_server_that_takes_no_beats_is_said_once(
+    job_server: str, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long a server refuses what the host says, one line tells of it, and another one of the next time."""
+    bodies = Bodies()
+    # It looks into its queue once, which renews its claims too where they are due.
+    worker = host(job_server, prefix, bodies, beat_s=0.02, poll_s=600.0)
+    original, beats = worker._claims.renew, list[bool]()
+    refused = [False, True, True, True, False, False, True, True, False]
+
+    def renew(*facts: Any) -> bool:
+        beats.append(len(beats) < len(refused) and refused[len(beats)])
+        if beats[-1]:
+            raise OutOfMemoryError("command not allowed when used memory > 'maxmemory'.")
+        return original(*facts)
+
+    async def all_beaten() -> bool:
+        return len(beats) > len(refused)
+
+    monkeypatch.setattr(worker._claims, "renew", renew)
+    with capture_logs() as lines:
+        async with create_task_group() as group:
+            group.start_soon(worker.serve)
+            await eventually(all_beaten)
+            worker.stop()
+    assert [line["event"] for line in lines].count("redis did not take a worker's note") == 2
 
 
 async def test_beats_keep_a_job_held(queue: RqQueue, job_server: str, prefix: str, plain: Redis) -> None:
