@@ -106,6 +106,24 @@ async def test_a_place_that_holds_another_log_is_left_alone(archive_store, tmp_p
         assert await read_all(store.open(second[0].run)) == second
 
 
+async def test_another_log_in_the_place_is_not_read_for_ours(archive_store, tmp_path: Path) -> None:
+    """A place overwritten with the sound archive of another run of the same name: refused, its events are not ours."""
+    other, ours = made_run(5), made_run(6)
+    run = ours[0].run
+    async with archive_store() as store:
+        await put(store, other)
+        await archived(store, run, str(tmp_path / "other"))
+        await store._redis.flushdb()
+        await put(store, ours)
+        await archived(store, run, str(tmp_path / "ours"))
+        (manifest,) = (tmp_path / "ours" / run).glob("manifest-*.json")
+        for file in (tmp_path / "other" / run).iterdir():
+            (manifest.parent / file.name).write_bytes(file.read_bytes())
+        manifest.write_bytes((tmp_path / "other" / run / "manifest.json").read_bytes())
+        with pytest.raises(Mismatch, match="it is not the manifest that run"):
+            await read_all(store.open(run))
+
+
 async def test_a_run_has_one_place(archive_store, tmp_path: Path) -> None:
     """Another one is refused; without a name it is the one it has."""
     events = made_run(5, 24)
