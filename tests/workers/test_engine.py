@@ -131,21 +131,26 @@ async def test_lines_of_an_episode_name_its_configuration(world: Any, playing: A
 
 
 @pytest.mark.parametrize(
-    "what", ["fold", "embedder", "environment", "tasks", "nameless", "unnamed", "limits", "endpoints"]
+    "what", ["fold", "embedder", "environment", "tasks", "nameless", "unnamed", "limits", "models", "endpoints"]
 )
 async def test_runs_that_it_cannot_serve(world: Any, playing: Any, what: str):
     """A run of other code, another embedder, an environment or task that is not here, is left to others, untouched."""
     there = world()
-    started = (await there.head(playing.configured(), limit=2)).head.started
+    beginning = await there.head(playing.configured(), limit=2)
+    await beginning.prompts.store(there.blobs, RunId("r"))
+    started = beginning.head.started
     config = started.config
+    endpoints = config.operational["endpoints"]
+    newer = {**config.operational, "endpoints": {**endpoints, "gate": {**endpoints["gate"], "hurry": True}}}
     other = {
+        "limits": replace(started, config=replace(config, limits={**config.limits, "max_tools": 3})),
+        "models": replace(started, config=replace(config, models={**config.models, "gate": {"depth": 9}})),
+        "endpoints": replace(started, config=replace(config, operational=newer)),
         "fold": replace(started, config=replace(config, fold_version=99)),
         "embedder": replace(started, embedder=replace(started.embedder, fingerprint="another")),
         "environment": replace(started, config=replace(config, environment={**config.environment, "name": "none"})),
         "nameless": replace(started, config=replace(config, agent={})),
         "unnamed": replace(started, config=replace(config, environment={})),
-        "limits": replace(started, config=replace(config, limits={"max_steps": "many"})),
-        "endpoints": replace(started, config=replace(config, operational={"endpoints": ["a"]})),
         "tasks": replace(started, tasks=["gone", "warehouse-frozen-0"]),
     }[what]
     log = there.log("r")
