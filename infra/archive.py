@@ -8,7 +8,7 @@ overwritten by the same bytes or never named by anything.
 
 import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from io import BytesIO
 from typing import Literal, Self
 
@@ -27,7 +27,7 @@ from events.kinds import Folded, Noted, RunConfig
 from events.log import Recorded
 from infra.archive_index import Archived, ArchiveIndex, ArchiveNote, CheckpointFile
 from infra.archive_reading import Archive
-from infra.archive_storage import ArchiveStorage, place_of, storage_at
+from infra.archive_storage import ArchiveStorage, MissingFile, place_of, storage_at
 from infra.redis_log import RedisLog, RedisLogStore
 from infra.segments import FORMAT, MANIFEST, SEGMENT, CorruptSegment, Manifest, Segment, chained, segment_lines
 from runtime.logger import Logger
@@ -125,9 +125,11 @@ async def archive_log(
             await work.go_on()
             while work.there.last < last:
                 segments += await work.add(last)
-            if segments:
-                await work.tidy()
+            # Also where nothing is to be added: the command before may have been killed before it came to this.
+            await work.tidy()
     there = work.there
+    if segments:
+        _log.info("archived", run_id=run, position=there.last, where=work.where)
     return ArchiveReport(
         run=run,
         storage=work.place,
@@ -191,6 +193,7 @@ class _Archiving:
 
     async def go_on(self) -> None:
         """Finish the newest addition, where it was cut short."""
+        await self._storage.sweep()
         self._names = frozenset(await self._storage.names())
         note = self.there.note
         if note is not None and self.there.trimmed < note.last:
@@ -345,11 +348,27 @@ class _Archiving:
         return fold
 
     async def tidy(self) -> None:
-        """Remove what no reader needs any more, and name the manifest as that of an export for people."""
-        note = self.there.note
-        if note is None:
-            return
-        await self._storage.write(MANIFEST, await self._storage.read(note.manifest))
+        """Remove what no reader needs any more, and name the newest manifest as that of an export for people."""
+        shown = None
+        # Once more where another command has added something meanwhile: what it shows is not undone for long.
+        while (note := self.there.note) is not None and note != shown:
+            # It is missing where the server has lost newer additions, or another command was faster.
+            with suppress(MissingFile):
+                manifest = await self._storage.read(note.manifest)
+                if await self._shown() != manifest:
+                    await self._storage.write(MANIFEST, manifest)
+            shown, self.there = note, await self._index.look()
+        if note is not None:
+            await self._remove_older(note)
+
+    async def _shown(self) -> bytes | None:
+        """The manifest for people; None where there is none."""
+        try:
+            return await self._storage.read(MANIFEST)
+        except MissingFile:
+            return None
+
+    async def _remove_older(self, note: ArchiveNote) -> None:
         checkpoint = self.there.checkpoint
         # Older ones only: another command may have written newer ones, and not have recorded them yet.
         old = [(f"manifest-{note.last:012}", "manifest-")]
@@ -357,7 +376,6 @@ class _Archiving:
         for name in await self._storage.names():
             if any(name.startswith(kind) and name < newest for newest, kind in old):
                 await self._storage.remove(name)
-        _log.info("archived", run_id=self._run, position=note.last, where=self._storage.where)
 
 
 class _Folding:

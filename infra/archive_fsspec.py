@@ -87,6 +87,9 @@ class FsspecStorage:
 
         await self._asked(remove)
 
+    async def sweep(self) -> None:
+        """As `infra.archive_storage.ArchiveStorage.sweep`: nothing lies beside the files themselves."""
+
     async def clear(self) -> None:
         """As `infra.archive_storage.ArchiveStorage.clear`."""
         for name in await self.names():

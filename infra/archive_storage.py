@@ -3,9 +3,13 @@
 A place is written down in the log: `archive/<run>` inside the home of whoever reads, an absolute folder, or a URL.
 """
 
+import fcntl
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib import import_module
+from io import BufferedWriter
 from pathlib import Path
 from typing import Protocol, cast
 from urllib.parse import urlsplit
@@ -23,6 +27,8 @@ HOME_FOLDER = "archive"
 
 #: what lies in a place; anything else there is somebody's own
 OURS = re.compile(r"[0-9]{6,}\.jsonl\.zst|manifest(-[0-9]+)?\.json|checkpoint-[0-9]+\.json\.zst")
+#: one of them that is being written, or was when its writer was killed
+_UNFINISHED = re.compile(rf"\.({OURS.pattern})\.[0-9a-f]{{32}}")
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://")
 _ADAPTER = "infra.archive_fsspec"
 
@@ -76,6 +82,14 @@ class ArchiveStorage(Protocol):
         """
         ...
 
+    async def sweep(self) -> None:
+        """Remove what writes have left whose process was killed.
+
+        Raises:
+            ArchiveAway: the place cannot be reached.
+        """
+        ...
+
     async def clear(self) -> None:
         """Remove our files, and the place where nothing else is in it.
 
@@ -115,15 +129,11 @@ class FolderStorage:
 
     def _write(self, name: str, body: bytes) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        unfinished = self._folder / f".{name}.{uuid4().hex}"
-        try:
-            with unfinished.open("xb") as file:
-                file.write(body)
-                file.flush()
-                os.fsync(file.fileno())
-            unfinished.replace(self._folder / name)
-        finally:
-            unfinished.unlink(missing_ok=True)
+        with _unfinished(self._folder, name) as file:
+            file.write(body)
+            file.flush()
+            os.fsync(file.fileno())
+            Path(file.name).replace(self._folder / name)
         for folder in (self._folder, self._folder.parent):
             sync_folder(folder)
 
@@ -146,6 +156,23 @@ class FolderStorage:
         except OSError as error:
             raise ArchiveAway(self.where, f"{name} cannot be removed: {error}") from error
 
+    async def sweep(self) -> None:
+        """As `ArchiveStorage.sweep`."""
+        try:
+            await anyio.to_thread.run_sync(self._sweep)
+        except OSError as error:
+            raise ArchiveAway(self.where, str(error)) from error
+
+    def _sweep(self) -> None:
+        if not self._folder.is_dir():
+            return
+        for path in self._folder.iterdir():
+            if _UNFINISHED.fullmatch(path.name):
+                # Its writer holds it for as long as it lives, or is done with it by now.
+                with suppress(OSError), path.open("r+b") as file:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    path.unlink()
+
     async def clear(self) -> None:
         """As `ArchiveStorage.clear`."""
         try:
@@ -154,10 +181,28 @@ class FolderStorage:
             raise ArchiveAway(self.where, f"it cannot be removed: {error}") from error
 
     def _clear(self) -> None:
+        self._sweep()
         for name in self._names():
             (self._folder / name).unlink(missing_ok=True)
         if self._folder.is_dir() and not any(self._folder.iterdir()):
             self._folder.rmdir()
+
+
+@contextmanager
+def _unfinished(folder: Path, name: str) -> Iterator[BufferedWriter]:
+    """A file beside its place, held until the body is done; gone then, unless it was given its name."""
+    while True:
+        path = folder / f".{name}.{uuid4().hex}"
+        try:
+            with path.open("xb") as file:
+                with suppress(OSError):  # where a file system has no locks, nobody sweeps
+                    fcntl.flock(file, fcntl.LOCK_EX)
+                # Whoever sweeps may have come before the lock.
+                if os.fstat(file.fileno()).st_nlink:
+                    yield file
+                    return
+        finally:
+            path.unlink(missing_ok=True)
 
 
 def place_of(run: RunId, base: str | None) -> str:

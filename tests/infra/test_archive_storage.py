@@ -1,5 +1,6 @@
 """Archives that are damaged, elsewhere, or of another kind of place: named, left alone, and never let go of."""
 
+import fcntl
 import re
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,7 +14,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from events.codec import canonical
 from events.errors import BadInput, ChimeError, Mismatch
 from events.ids import Position, RunId
-from infra.archive_storage import ArchiveAway
+from infra.archive_storage import ArchiveAway, FolderStorage
 from infra.export import export_log
 from infra.log_import import import_log
 from infra.redis_log import kept_key, log_key
@@ -179,6 +180,43 @@ async def test_an_imported_copy_of_an_archived_log_stands_alone(archive_store, t
         there = await read_all(store.open(RunId("copy")))
         assert [one.data for one in there[: len(whole)]] == [one.data for one in whole]
         assert len(there) > len(whole)
+
+
+def _there(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir())
+
+
+async def test_what_a_killed_write_has_left_is_swept(tmp_path: Path) -> None:
+    """A file beside its place goes, unless its writer lives and holds it; what is not ours stays, whatever its name."""
+    storage = FolderStorage(tmp_path)
+    left = [tmp_path / f".{name}.{'0' * 31}{at}" for at, name in enumerate(["000000000007.jsonl.zst", "manifest.json"])]
+    others = [tmp_path / f".{name}" for name in ("manifest.json.mine", f"notes.{'0' * 32}")]
+    for one in [*left, *others]:
+        one.write_bytes(b"half")
+    with left[1].open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        await storage.sweep()
+        assert _there(tmp_path) == sorted([left[1], *others])
+    await storage.clear()
+    assert _there(tmp_path) == sorted(others)
+
+
+async def test_a_write_that_is_swept_before_it_holds_its_file_begins_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the file and its lock there is an instant: whoever sweeps then does no harm."""
+    storage, flock, swept = FolderStorage(tmp_path), fcntl.flock, list[str]()
+
+    def late(file: Any, how: int) -> None:
+        if not swept and not how & fcntl.LOCK_NB:
+            swept.extend(one.name for one in tmp_path.iterdir())
+            storage._sweep()
+        flock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    await storage.write("manifest.json", b"whole")
+    assert swept
+    assert [(one.name, one.read_bytes()) for one in _there(tmp_path)] == [("manifest.json", b"whole")]
 
 
 async def test_an_archive_behind_a_url(archive_store, redis_prefix: str) -> None:
