@@ -188,8 +188,10 @@ class _Archiving:
         except (Unreachable, Mismatch) as error:
             if (await self._index.look()).note in (self.there.note, self._mine):
                 raise
-            reason = f"run {self._run} was archived by another process meanwhile; give the command once more"
-            raise Mismatch(reason) from error
+            raise self._overtaken() from error
+
+    def _overtaken(self) -> Mismatch:
+        return Mismatch(f"run {self._run} was archived by another process meanwhile; give the command once more")
 
     async def go_on(self) -> None:
         """Finish the newest addition, where it was cut short."""
@@ -336,9 +338,16 @@ class _Archiving:
         await self._note(event)
 
     async def _folding(self) -> "_Folding":
-        """The fold of the log up to where the archive ends: from the newest checkpoint, or from the beginning."""
+        """The fold of the log up to where the archive ends: from the newest checkpoint, or from the beginning.
+
+        Raises:
+            Mismatch: another command has archived more by now.
+        """
         if self._fold is None:
-            self._fold = _Folding(await self._events.checkpoint() or Checkpoint(state=State(), tally=Tally()))
+            begin = await self._events.checkpoint() or Checkpoint(state=State(), tally=Tally())
+            if begin.state.position > self.there.last:
+                raise self._overtaken()
+            self._fold = _Folding(begin)
         fold = self._fold
         # Another command may have added the same as this one, and more.
         while fold.position < self.there.last:

@@ -419,6 +419,28 @@ async def test_an_archiving_that_another_has_overtaken_goes_on_from_there(archiv
         assert await read_all(store.open(run)) == events
 
 
+async def test_an_archiving_that_another_has_finished_says_so(archive_store) -> None:
+    """What it would add is there before it has begun: its fold does not begin at a checkpoint further on."""
+    events = made_run(5, 24)
+    run = events[0].run
+    async with archive_store() as store:
+        await put(store, events)
+
+        async def note(event: Noted) -> None:
+            await tell(store.open(run), event)
+
+        slow = await _Archiving.begun(store, run, None, note, lambda _: None)
+        _, last = await slow.last()
+        await archived(store, run)
+        checkpoint = await store.open(run).checkpoint()
+        with pytest.raises(Mismatch, match="archived by another process meanwhile"):
+            async with slow.alone():
+                await slow.add(last)
+        assert checkpoint is not None
+        assert (await store.open(run).checkpoint()).tally == checkpoint.tally
+        assert await read_all(store.open(run)) == events
+
+
 async def test_tidying_leaves_what_is_not_recorded_yet(archive_store, tmp_path: Path) -> None:
     """Files of another command that is further on stay; those of older additions go."""
     events = made_run(5, 24)
