@@ -14,6 +14,7 @@ import anyio
 import anyio.lowlevel
 import msgspec
 import pytest
+from command_lines import chime, digest, endpoint, there  # noqa: F401 - fixtures of whoever tests processes
 
 from events import policies
 from events.bank import Banks, evolve, seed
@@ -518,10 +519,10 @@ sys.meta_path.insert(0, Giving())
 
 @pytest.fixture
 def patient_children(tmp_path: Path) -> Callable[..., str]:
-    """Makes a PYTHONPATH whose processes are patient about parts of `_PATIENCE`."""
+    """Makes a PYTHONPATH whose processes are patient about parts of `_PATIENCE`, and have other numbers of ours."""
 
-    def made(*parts: str) -> str:
-        given = {module: numbers for part in parts for module, numbers in _PATIENCE[part].items()}
+    def made(*parts: str, others: Mapping[str, Mapping[str, float]] | None = None) -> str:
+        given = {module: numbers for part in parts for module, numbers in _PATIENCE[part].items()} | dict(others or {})
         folder = tmp_path / "patient"
         folder.mkdir()
         (folder / "sitecustomize.py").write_text(f"GIVEN = {given!r}\n{_GIVING}")
