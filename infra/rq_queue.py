@@ -289,8 +289,11 @@ class RqQueue:
     def _held(self, wanted: set[str]) -> set[str]:
         there: set[str] = set()
         for kind, queue in self._queues.items():
-            if ours := {id_ for id_ in wanted if id_.startswith(f"{kind}-")}:
-                there |= held(self._connection, self._prefix, standing(queue), ours)
+            ours = {id_ for id_ in wanted if id_.startswith(f"{kind}-")}
+            # A job that is handed back goes against the order in which we look, and may be missed once.
+            for _ in range(2):
+                if missing := ours - there:
+                    there |= held(self._connection, self._prefix, standing(queue), missing)
         return there
 
     def _discard(self, jobs: list[Job]) -> None:

@@ -17,6 +17,7 @@ from rq.job import JobStatus
 
 from events.errors import BadInput, Unreachable
 from events.ids import RunId
+from infra import rq_standing
 from infra.rq_claims import HOST_NAME, Claims
 from infra.rq_keys import QUEUES, PrefixedCommands, job_id, job_of, rq_connection, rq_queue
 from infra.rq_leftovers import sweep
@@ -222,6 +223,24 @@ async def test_what_waits_is_not_lost(queue: TheQueue) -> None:
     assert await queue.lost([]) == []
 
 
+async def test_what_is_handed_back_while_somebody_looks_is_not_lost(
+    queue: TheQueue, rq: Redis, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It leaves its worker for the queue after that was read, and before workers are asked."""
+    await queue.enqueue(act(0), 10.0)
+    worker = claims(rq, prefix)
+    worker.take(1, "now")
+    look = rq_standing.standing
+
+    def standing(one: Any) -> Any:
+        found = look(one)
+        worker.hand_back("act-r-0-1", "now", at_front=False)
+        return found
+
+    monkeypatch.setattr("infra.rq_queue.standing", standing)
+    assert await queue.lost([act(0)]) == []
+
+
 async def test_many_runs_are_answered_by_one_look(queue: TheQueue, rq: Redis) -> None:
     """Who asks while a look is under way shares the next one, begun after he asked; each gets his own answer."""
 
@@ -242,7 +261,8 @@ async def test_many_runs_are_answered_by_one_look(queue: TheQueue, rq: Redis) ->
         for run in runs:
             tasks.start_soon(ask, run)
     assert lost == {run: [] if place % 2 == 0 else [act(0, run)] for place, run in enumerate(runs)}
-    assert looks() - before <= 2
+    # Twice each, as some are missing.
+    assert looks() - before <= 4
 
 
 async def test_a_look_that_fails_is_tried_again_by_who_is_next(
