@@ -1,6 +1,5 @@
 """Bodies too large for an event: in a folder of the home, or in Redis where workers run elsewhere; zstd in both."""
 
-import os
 import re
 import shutil
 import threading
@@ -10,7 +9,6 @@ from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar, cast
-from uuid import uuid4
 
 import anyio.to_thread
 import msgspec
@@ -20,6 +18,7 @@ from redis.asyncio import Redis
 from events.codec import canonical
 from events.ids import RunId
 from infra.redis_client import Script, our_errors
+from infra.whole_file import whole_file
 from runtime.errors import MissingBlob
 from runtime.ports import Blobs
 from runtime.task import Message
@@ -147,16 +146,8 @@ class FolderBlobs:
         if path.exists():
             return
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Whole or not at all: the name appears when the bytes are on the disk.
-        unfinished = path.with_name(f".{path.name}.{uuid4().hex}")
-        try:
-            with unfinished.open("xb") as file:
-                file.write(packed(body))
-                file.flush()
-                os.fsync(file.fileno())
-            unfinished.replace(path)
-        finally:
-            unfinished.unlink(missing_ok=True)
+        with whole_file(path) as file:
+            file.write(packed(body))
 
 
 class RedisBlobs:

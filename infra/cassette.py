@@ -9,12 +9,10 @@ of names. So a run that is started again with the same settings, under whatever 
 same answers. Refusals and calls that got no answer are recorded too: what came of them is part of the experiment.
 """
 
-import os
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Literal
-from uuid import uuid4
 
 import msgspec
 from anyio import to_thread
@@ -23,6 +21,7 @@ from msgspec import Struct
 from events.codec import canonical
 from events.errors import BadInput
 from infra.model_errors import unsendable
+from infra.whole_file import whole_file
 from runtime.errors import ModelRefused, ModelUnavailable, RunStopped
 from runtime.logger import Logger
 from runtime.ports import CallKey, ChatAnswer, ChatModel, ChatRequest, Role
@@ -32,6 +31,8 @@ _log = Logger("chime.model")
 #: of the folder; another one is not read
 FORMAT = 1
 _HEAD = "cassette.json"
+#: answers may quote what nobody else should read
+_MODE = 0o600
 
 
 class _Take(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -136,7 +137,8 @@ def begin(folder: Path) -> None:
         if not head.exists():
             if any(folder.iterdir()):
                 raise BadInput(f"{folder} holds something else than recorded answers; name a folder that is new")
-            _private(head, msgspec.json.encode({"format": FORMAT}))
+            with whole_file(head, _MODE) as file:
+                file.write(msgspec.json.encode({"format": FORMAT}))
     except OSError as error:
         raise BadInput(f"answers cannot be recorded in {folder}: {error.strerror or error}") from error
     assert_recorded(folder)
@@ -189,16 +191,8 @@ def _written(folder: Path, asked: str, take: _Take) -> None:
     path = answers / _file_of(take.call)
     if take.answer is None and path.exists():
         return
-    unfinished = answers / f"{uuid4().hex}.part"
-    _private(unfinished, msgspec.json.encode(take))
-    unfinished.replace(path)
-
-
-def _private(path: Path, body: bytes) -> None:
-    # Answers may quote what nobody else should read.
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(body)
+    with whole_file(path, _MODE) as file:
+        file.write(msgspec.json.encode(take))
 
 
 def _failed(key: CallKey, name: str, told: ModelRefused | ModelUnavailable) -> _Take:
