@@ -20,16 +20,16 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from ipaddress import ip_address
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import anyio
 import httpx2
 import msgspec
 from msgspec import Raw, Struct
-from openai import AsyncOpenAI, DefaultAsyncHttpx2Client, RequestOptions, Timeout
 
 from events.errors import BadInput
+from events.late import Late
 from infra.breaker import Breaker
 from infra.capabilities import Learnt, Place
 from infra.event_stream import Assembly, begins_no_document, is_event_stream, looks_like_events
@@ -38,6 +38,11 @@ from infra.token_estimates import TokenEstimates
 from infra.watched_network import REST_S, WatchedTransport
 from runtime.ports import Clock
 from runtime.settings import EndpointSettings, ServerSettings
+
+if TYPE_CHECKING:
+    import openai
+else:
+    openai = Late("openai")
 
 #: an answer, or an error, is not read beyond this, bytes; a stream says around each word what an answer says once
 LARGEST_ANSWER, LARGEST_ERROR, LARGEST_STREAM = 2**24, 2**16, 2**26
@@ -112,7 +117,7 @@ class Clients:
         """
         self._keys = {name: key.strip() for name, key in keys.items()}
         self._clock, self._stack, self._rest_s = clock, stack, rest_s
-        self._clients: dict[tuple[str, str], AsyncOpenAI] = {}
+        self._clients: dict[tuple[str, str], openai.AsyncOpenAI] = {}
         #: what answered requests have gone without
         self.learnt: dict[Place, Learnt] = {}
         #: what requests come to, by what endpoints have counted
@@ -123,7 +128,7 @@ class Clients:
         """The key that is sent to `endpoint`; "" = none."""
         return self._keys.get(endpoint.api_key_env, "")
 
-    def of(self, endpoint: ServerSettings) -> AsyncOpenAI:
+    def of(self, endpoint: ServerSettings) -> "openai.AsyncOpenAI":
         """The client of this address and key, shared.
 
         Raises:
@@ -209,10 +214,10 @@ class Clients:
         raise Failed(late(call.first_byte_s))
 
 
-async def _asked(client: AsyncOpenAI, path: str, sent: bytes, connect_s: float) -> httpx2.Response:
+async def _asked(client: "openai.AsyncOpenAI", path: str, sent: bytes, connect_s: float) -> httpx2.Response:
     """The SDK's request with a body of ours: it would look at every field of every message, and write it once more."""
     # The SDK's other limits would begin anew with each byte of a slow answer.
-    options = RequestOptions(timeout=Timeout(None, connect=connect_s), headers=_UNREAD)
+    options = openai.RequestOptions(timeout=openai.Timeout(None, connect=connect_s), headers=_UNREAD)
     if sent:
         return await client.post(path, cast_to=httpx2.Response, content=sent, options=options)
     return await client.get(path, cast_to=httpx2.Response, options=options)
@@ -227,7 +232,7 @@ def _failure(error: Exception, connect_s: float) -> Failure:
     return unreachable(told) if isinstance(cause, httpx2.ConnectError | httpx2.ProxyError) else broken(told)
 
 
-def _client(endpoint: ServerSettings, key: str, clock: Clock, rest_s: float) -> AsyncOpenAI:
+def _client(endpoint: ServerSettings, key: str, clock: Clock, rest_s: float) -> "openai.AsyncOpenAI":
     """A client that sends what we say and nothing of the environment, and reads a body with a bound.
 
     Raises:
@@ -240,13 +245,13 @@ def _client(endpoint: ServerSettings, key: str, clock: Clock, rest_s: float) -> 
         transport = WatchedTransport(endpoint.base_url, is_local=_is_loopback(host), rest_s=rest_s)
     except (ValueError, ImportError, httpx2.InvalidURL) as error:
         raise BadInput(f"the environment's proxy for {endpoint.base_url}: {error}") from error
-    http = DefaultAsyncHttpx2Client(
+    http = openai.DefaultAsyncHttpx2Client(
         follow_redirects=False,
         transport=transport,
         event_hooks={"request": [_headers_of(key)], "response": [_reader(clock)]},
     )
     try:
-        return AsyncOpenAI(api_key=key or "none", base_url=endpoint.base_url, max_retries=0, http_client=http)
+        return openai.AsyncOpenAI(api_key=key or "none", base_url=endpoint.base_url, max_retries=0, http_client=http)
     except (ValueError, httpx2.InvalidURL) as error:
         raise BadInput(f"base_url {endpoint.base_url!r}: {error}") from error
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import anyio
 import numpy  # noqa: F401 - what is loaded late elsewhere is there before a worker forks for each job
+import openai  # noqa: F401 - likewise, and no job waits for it while others are under way
 
 from infra.clock import SystemClock
 from infra.ownership import assert_sole_owner

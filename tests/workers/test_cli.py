@@ -72,6 +72,16 @@ def test_listing_runs_loads_what_it_uses():
     assert done.stdout.split("\n")[0] == "[] True", done.stderr
 
 
+def test_a_coordinator_loads_no_model():
+    """`chime coordinator` asks no model, and does not pay for the SDK; a worker has it before its first job."""
+    code = (
+        "import sys, workers.commands.coordinator; before = 'openai' in sys.modules;"
+        "import workers.commands.worker; print(before, 'openai' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True)
+    assert done.stdout.split("\n")[0] == "False True", done.stderr
+
+
 def test_one_thread_for_linear_algebra(tmp_path):
     """The thread counts are set before a command can import numpy; a value of the user's stays."""
     code = "import os; from workers.__main__ import main; main(['--version']); print(os.environ['OMP_NUM_THREADS'])"
