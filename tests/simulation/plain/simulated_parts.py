@@ -19,6 +19,7 @@ from simulated_worker import Parts
 from simulated_world import World, played
 
 import infra.embedders.hash
+import runtime.lint
 from infra.environments.toy import Toy
 from infra.rehearsal.key import AnswerKey, KeyTask
 from infra.rehearsal.planting import RehearsalSettings
@@ -103,13 +104,16 @@ def wrong_with(world: World) -> list[str]:
 
 @contextmanager
 def quick() -> Iterator[None]:
-    """Nobody reads what is logged, and a text that was embedded in one world is not embedded again in the next."""
+    """Nobody reads what is logged, and a text that was embedded or linted in one world is not so again in the next."""
     embedded: Callable[..., Any] = infra.embedders.hash.embedded
+    findings: Callable[[str], Any] = runtime.lint.findings
     before = structlog.get_config()
     infra.embedders.hash.embedded = lru_cache(maxsize=1 << 14)(embedded)
+    runtime.lint.findings = lru_cache(maxsize=1 << 14)(lambda text: list(findings(text)))
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
     try:
         yield
     finally:
         structlog.configure(**before)
         infra.embedders.hash.embedded = embedded
+        runtime.lint.findings = findings
