@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -63,9 +64,28 @@ def home(tmp_path: Path) -> Path:
     return folder
 
 
-def test_three_arms(home: Path):
+#: what is played once and looked at twice
+SIX = ("demo", "--env", "toy", "--limit", "6", "--embedder", "hash")
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A demo that has ended: its home, and the envelope it printed."""
+
+    home: Path
+    envelope: Any
+
+
+@pytest.fixture(scope="module")
+def demonstrated(tmp_path_factory: pytest.TempPathFactory) -> Shown:
+    """Six tasks in three arms whose banks are in replicas; nobody changes its home."""
+    home = tmp_path_factory.mktemp("demonstrated")
+    return Shown(home, chime(home, *SIX, "--bank", "replica"))
+
+
+def test_three_arms(demonstrated: Shown):
     """Every arm plays the same tasks, only those that learn have banks, and verifying a log gives the digest shown."""
-    shown = chime(home, "demo", "--env", "toy", "--limit", "6")
+    home, shown = demonstrated.home, demonstrated.envelope
     assert shown["schema"] == 1
     data = shown["data"]
     assert (data["environment"], data["episodes_per_arm"], data["labels"]) == ("toy", 6, ["rehearsal"])
@@ -86,7 +106,7 @@ def test_three_arms(home: Path):
 
 
 def test_the_store_of_the_banks_changes_nothing_but_where_recalls_come_from(
-    home: Path, weaviate_server: WeaviateAddress, patient_children: Any
+    home: Path, demonstrated: Shown, weaviate_server: WeaviateAddress, patient_children: Any
 ):
     """Banks in Weaviate and in replicas end with the same digests; each says which store and embedder it was."""
     given = {
@@ -95,9 +115,8 @@ def test_the_store_of_the_banks_changes_nothing_but_where_recalls_come_from(
         "CHIME_WEAVIATE_API_KEY": weaviate_server.api_key,
         "PYTHONPATH": patient_children("publishing", "reading"),
     }
-    asked = ("demo", "--env", "toy", "--limit", "6", "--embedder", "hash")
-    stored = chime(home, *asked, "--bank", "weaviate", **given)["data"]
-    replica = chime(home, *asked, "--bank", "replica")["data"]
+    stored = chime(home, *SIX, "--bank", "weaviate", **given)["data"]
+    replica = demonstrated.envelope["data"]
     assert [(one["bank"], one["embedder"]) for one in (stored, replica)] == [("weaviate", "hash"), ("replica", "hash")]
     assert [one["digest"] for one in stored["rebuilt"]] == [one["digest"] for one in replica["rebuilt"]]
     for one in stored["rebuilt"]:
