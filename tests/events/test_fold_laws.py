@@ -336,7 +336,8 @@ def test_a_replay_is_what_its_steps_are(seed: int) -> None:
 @given(seeds)
 def test_a_replay_reads_each_diagnosis_that_goes_into_a_bank(seed: int) -> None:
     """A diagnosis that is spoiled: the banks are the same without it, or its event is named; the rest refuse it."""
-    log, whole = recorded(seed), replay(recorded(seed)).banks.digest()
+    log = recorded(seed)
+    whole = replay(log).banks.digest()
     for at, event in enumerate(log):
         if event.kind == "diagnosed":
             spoiled = [*log[:at], replace(event, data=b'{"label":1}'), *log[at + 1 :]]

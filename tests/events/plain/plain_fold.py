@@ -5,7 +5,6 @@ structs, arrays or caches. Whatever it and the product disagree about, one of th
 """
 
 import base64
-import copy
 import hashlib
 import json
 import re
@@ -13,6 +12,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cache
 from typing import Any
 
 #: the JSON data of one event, or of a part of it
@@ -56,9 +56,14 @@ _ID = re.compile(r"(?:(.*)\.)?(planning|execution)-(\d+)(?:-(\d+))?")
 # --- numbers, texts, ids ----------------------------------------------------------------------------------------------
 
 
+@cache
+def _decimal(written: int | str) -> Fraction:
+    return Fraction(written)
+
+
 def number(parameters: Parameters, name: str) -> Fraction:
     """The parameter as the decimal that was written."""
-    return Fraction(parameters.get(name, DEFAULTS[name]))
+    return _decimal(parameters.get(name, DEFAULTS[name]))
 
 
 def mode(parameters: Parameters, name: str) -> str:
@@ -139,9 +144,14 @@ def listed(banks: Banks) -> list[Data]:
     ]
 
 
+def copied(banks: Banks) -> Banks:
+    """Banks to change; what an item holds is replaced, and never changed in place."""
+    return {stage: {memory: dict(item) for memory, item in bank.items()} for stage, bank in banks.items()}
+
+
 def seeded(banks: Banks, items: Sequence[Data]) -> Banks:
     """`banks` with the items of one `seeded` event."""
-    after = copy.deepcopy(banks)
+    after = copied(banks)
     for item in items:
         after[item["bank"]][item["id"]] = {
             **item,
@@ -244,7 +254,7 @@ def decide(banks: Banks, t: int, diagnosed: Data, policy: str, parameters: Param
     if policy == "outcome":
         diagnosed = {**diagnosed, "label": "both", "confidence_e4": 10000, "misleading": []}
     operations: list[Data] = []
-    now = copy.deepcopy(banks)
+    now = copied(banks)
 
     def happen(operation: Data) -> None:
         operations.append(operation)
@@ -334,7 +344,7 @@ def merge_how(target: Data, novel: bool, proposal: Data | None, parameters: Para
 
 def evolve(banks: Banks, t: int, diagnosed: Data | None, operations: Sequence[Data]) -> Banks:
     """M_{t+1} from M_t; `diagnosed` is None for an abandoned episode."""
-    after = copy.deepcopy(banks)
+    after = copied(banks)
     for operation in operations:
         assert diagnosed is not None
         evolve_once(after, t, diagnosed, operation)
