@@ -105,6 +105,7 @@ def test_three_arms(demonstrated: Shown):
     assert "Traceback" not in shown["err"]
 
 
+@pytest.mark.timeout(400)
 def test_the_store_of_the_banks_changes_nothing_but_where_recalls_come_from(
     home: Path, demonstrated: Shown, weaviate_server: WeaviateAddress, patient_children: Any
 ):

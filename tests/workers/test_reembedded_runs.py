@@ -92,6 +92,7 @@ def environment(
     }
 
 
+@pytest.mark.timeout(400)
 async def test_it_goes_on_and_seeds_others(environment: dict[str, str], toy_key: Any, tmp_path: Path) -> None:
     """The run that begins from a re-embedded bank recalls from it, learns, verifies; another one begins with it."""
     with embedding_server() as embedder:
@@ -99,6 +100,7 @@ async def test_it_goes_on_and_seeds_others(environment: dict[str, str], toy_key:
             await _played(CommandLine(environment, tmp_path, url, embedder), "exact")
 
 
+@pytest.mark.timeout(400)
 async def test_so_does_one_whose_bank_is_in_weaviate(
     environment: dict[str, str], toy_key: Any, tmp_path: Path, weaviate_server: WeaviateAddress
 ) -> None:
