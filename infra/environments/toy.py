@@ -319,6 +319,10 @@ def orders() -> list[Order]:
     return everything
 
 
+#: task id -> order, for every object of the benchmark: nothing changes one
+_ORDERS = {order.task_id: order for order in orders()}
+
+
 def tools(domain: Domain) -> list[dict[str, Any]]:
     """The domain's tools as OpenAI schemas."""
 
@@ -340,12 +344,11 @@ class Toy:
     """The environment as a benchmark class: plain data in, plain data out."""
 
     def __init__(self) -> None:
-        self._orders = {order.task_id: order for order in orders()}
         self._episode: Episode | None = None
 
     def describe(self) -> dict[str, Any]:
         """See the protocol's `describe`."""
-        counts = {name: sum(o.family.domain == name for o in self._orders.values()) for name in DOMAINS}
+        counts = {name: sum(o.family.domain == name for o in _ORDERS.values()) for name in DOMAINS}
         return {
             "protocol": 1,
             "env": "toy",
@@ -362,7 +365,7 @@ class Toy:
         del split
         return [
             {"task_id": order.task_id, "domain": order.family.domain, "tags": [order.family.name]}
-            for order in self._orders.values()
+            for order in _ORDERS.values()
             if domain in {None, order.family.domain}
         ]
 
@@ -372,7 +375,7 @@ class Toy:
         """Open the order; nothing here is random, so `seed` has nothing to do."""
         del episode_id, seed
         options = options or {}
-        order = self._orders[task_id]
+        order = _ORDERS[task_id]
         self._episode = Episode(
             order=order,
             max_steps=int(options.get("max_steps", MAX_STEPS)),
@@ -418,7 +421,7 @@ class Toy:
 
     def oracle(self, domain: str, task_id: str) -> dict[str, Any]:
         """The right messages, and wrong ones: by execution (`saboteur`), by plan, by both."""
-        order = self._orders[task_id]
+        order = _ORDERS[task_id]
         right, naive = order.arguments(naive=False), order.arguments(naive=True)
         prepared = [order.family.preparation]
         return {
