@@ -76,23 +76,25 @@ class Newest:
 
     def noted(self, operations: Sequence[Operation]) -> bool:
         """Whether these operations are applied now, without a diagnosis; else `evolve` knows what to make of them."""
-        version = self.version
+        version, waiting = self.version, self._used.get
         touched: list[_Used] = []
         for one in operations:
-            if isinstance(one, _NAMING):
-                used = self._used.get(one.id) or self._taken(one.id)
+            # A type is compared, which is faster than asking for an instance: a replay does it for each operation.
+            if type(one) is ValueUpdated:
+                used = waiting(one.id) or self._taken(one.id)
                 if used is None or used.item.bank != one.bank:
                     break
+                total, n = used.delta_sum + one.delta_e4, used.n + 1
+                if total != one.delta_sum or n != one.n:
+                    break
+                used.delta_sum, used.n = total, n
                 touched.append(used)
-                if isinstance(one, ValueUpdated):
-                    used.delta_sum += one.delta_e4
-                    used.n += 1
-                    if used.delta_sum != one.delta_sum or used.n != one.n:
-                        break
-                else:
-                    used.sources.append(one.source)
-                    if one.how != "recorded" or one.source != version:
-                        break
+            elif type(one) is Merged and one.how == "recorded" and one.source == version:
+                used = waiting(one.id) or self._taken(one.id)
+                if used is None or used.item.bank != one.bank:
+                    break
+                used.sources.append(version)
+                touched.append(used)
             elif not isinstance(one, _CHANGING_NOTHING):
                 break
         else:
