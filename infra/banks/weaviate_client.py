@@ -109,30 +109,34 @@ async def connected(address: WeaviateAddress) -> AsyncIterator[Weaviate]:
     """As `infra.banks.connected`."""
     client, channel = _client(address), _channel(address)
     failed: Exception | None = None
-    async with anyio.create_task_group() as tasks:
-        edge, watching = Edge(address, client, channel, tasks), anyio.CancelScope()
+    try:
+        async with anyio.create_task_group() as tasks:
+            edge, watching = Edge(address, client, channel, tasks), anyio.CancelScope()
 
-        async def watch() -> None:
-            with watching:
-                async with anyio.create_task_group() as both:
-                    both.start_soon(edge.watch)
-                    both.start_soon(edge.watch_connection)
+            async def watch() -> None:
+                with watching:
+                    async with anyio.create_task_group() as both:
+                        both.start_soon(edge.watch)
+                        both.start_soon(edge.watch_connection)
 
-        try:
-            await edge.greet()
-            tasks.start_soon(watch)
-            yield Weaviate(edge)
-        except Exception as error:  # noqa: BLE001 - raised below: the group would wrap it
-            failed = error
-        finally:
-            watching.cancel()
-            edge.leave()
-            with anyio.move_on_after(_CLOSE_S, shield=True):
-                await edge.written()
-            with anyio.CancelScope(shield=True):
-                await channel.close()
-                await client.close()
-            tasks.cancel_scope.cancel()
+            try:
+                await edge.greet()
+                tasks.start_soon(watch)
+                yield Weaviate(edge)
+            except Exception as error:  # noqa: BLE001 - raised below: the group would wrap it
+                failed = error
+            finally:
+                watching.cancel()
+                edge.leave()
+                with anyio.move_on_after(_CLOSE_S, shield=True):
+                    await edge.written()
+                with anyio.CancelScope(shield=True):
+                    await channel.close()
+                tasks.cancel_scope.cancel()
+    finally:
+        # Nobody greets any more: a greeting that goes on meanwhile would leave its connections open.
+        with anyio.CancelScope(shield=True):
+            await client.close()
     if failed is not None:
         raise failed
 
