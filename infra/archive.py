@@ -120,8 +120,9 @@ async def archive_log(
     head, last = await work.last()
     before = work.there.last
     segments = 0
-    if not dry_run:
-        async with work.alone():
+    async with work.alone():
+        await work.stands()
+        if not dry_run:
             await work.go_on()
             while work.there.last < last:
                 segments += await work.add(last)
@@ -193,10 +194,20 @@ class _Archiving:
     def _overtaken(self) -> Mismatch:
         return Mismatch(f"run {self._run} was archived by another process meanwhile; give the command once more")
 
+    async def stands(self) -> None:
+        """What was archived before is where the server says: its names, as reading it all takes as long as it is.
+
+        Raises:
+            ArchiveAway: the place cannot be reached, or holds no manifest.
+            CorruptSegment: a segment is missing; nothing is added beside it.
+        """
+        self._names = frozenset(await self._storage.names())
+        if self.there.note is not None:
+            await Archive(self._run, self.there.note, self._home).there(self._names)
+
     async def go_on(self) -> None:
         """Finish the newest addition, where it was cut short."""
         await self._storage.sweep()
-        self._names = frozenset(await self._storage.names())
         note = self.there.note
         if note is not None and self.there.trimmed < note.last:
             await self._read_back(note)

@@ -1,7 +1,7 @@
 """A run's archive as its readers see it: events by position, and the newest checkpoint."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import anyio.to_thread
@@ -58,6 +58,21 @@ class Archive:
             self._segments = segments
         return self._segments
 
+    async def there(self, names: Collection[str]) -> None:
+        """Every segment is among `names`, the files of the place.
+
+        Raises:
+            As `segments`.
+            CorruptSegment: one is not.
+        """
+        for one in await self.segments():
+            if one.file not in names:
+                raise self._missing(one)
+
+    def _missing(self, segment: Segment) -> CorruptSegment:
+        where = f"{self.storage.where}, {segment.file}"
+        return CorruptSegment(where, segment.first, segment.last, "it is missing")
+
     async def _manifest(self) -> tuple[bytes, str]:
         """The note's manifest and its name; where a later addition has removed it, the newest, which begins as it does.
 
@@ -112,7 +127,7 @@ class Archive:
         try:
             packed = await self.storage.read(segment.file)
         except MissingFile as error:
-            raise CorruptSegment(where, segment.first, segment.last, "it is missing") from error
+            raise self._missing(segment) from error
         return await anyio.to_thread.run_sync(segment_lines, packed, segment, where)
 
     def _events(self, segment: Segment, lines: Sequence[bytes], after: int) -> list[Recorded]:

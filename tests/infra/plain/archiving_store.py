@@ -33,6 +33,7 @@ async def archive_all(store: RedisLogStore, run: RunId) -> None:
     """Archive what no rule would let go yet."""
     work = await archive._Archiving.begun(store, run, None, _untold, lambda _: None)
     work._fold = _Unfolded()  # type: ignore[assignment]
+    await work.stands()
     await work.go_on()
     last = Position(await store.open(run).head() - 1)
     while work.there.last < last:

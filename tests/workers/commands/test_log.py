@@ -164,6 +164,36 @@ def test_archive_elsewhere(chime, uploaded, made_run, folder):
     assert "one place" in chime.err
 
 
+@pytest.mark.parametrize(
+    ("gone", "code", "told"),
+    [
+        ("", 3, "archive at folder {place}: there is no such folder on this machine"),
+        ("manifest*.json", 3, "archive at folder {place}: it has no manifest-"),
+        ("*20.jsonl.zst", 4, "folder {place}, 000000000020.jsonl.zst (positions 11 to 20) is damaged: it is missing"),
+    ],
+)
+def test_an_archive_that_is_gone_is_told_where_nothing_is_to_be_added(
+    chime, uploaded, made_run, folder, monkeypatch, gone, code, told
+):
+    """Whoever archives every night hears of it that night; once it is back, there is nothing to add again."""
+    monkeypatch.setattr("infra.archive.SEGMENT", 10)
+    made = made_run()
+    uploaded(made)
+    run, place = made.run, folder / ".chime" / "archive" / made.run
+    chime("log", "archive", run)
+    moved = [(one, folder / f"{one.name} moved") for one in (place.glob(gone) if gone else [place])]
+    assert moved
+    for here, there in moved:
+        here.rename(there)
+    for words in ((), ("--dry-run",), ()):
+        chime("log", "archive", run, *words, code=code)
+        assert told.format(place=place) in chime.err
+        assert place.exists() == bool(gone)
+    for here, there in moved:
+        there.rename(here)
+    assert "nothing to add" in chime("log", "archive", run)
+
+
 def test_a_place_that_ends_with_the_command(chime, uploaded, made_run):
     """An archive in the command's own memory is refused before the server lets go of anything."""
     made = made_run()
