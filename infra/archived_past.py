@@ -63,7 +63,7 @@ class Past:
         return self.trimmed
 
     def forget(self) -> None:
-        """The server lost its tail: ask again before anything is read here."""
+        """The server lost its tail: ask again before anything is read here, lest events come that it has lost."""
         self.trimmed, self._archive = Position(0), None
 
     async def read(self, after: Position, limit: int) -> list[Recorded]:

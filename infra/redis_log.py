@@ -183,14 +183,19 @@ class RedisLog:
         """Why the append script has written nothing."""
         match reply:
             case [b"gap", following]:
-                return VersionGap(f"append to {self._run}/{stream}", int(following), first)
+                return self._gap(f"append to {self._run}/{stream}", int(following), first)
             case [b"unfounded"] if origin.basis is not None:
                 lost = f"{self._run}/{origin.basis.stream}/{origin.basis.version}"
-                return VersionGap(f"append to {self._run}/{stream}, made from {lost}", origin.basis.version, 0)
+                return self._gap(f"append to {self._run}/{stream}, made from {lost}", origin.basis.version, 0)
             case [b"ended"]:
                 return RunEnded(self._run)
             case _:
                 return Mismatch(f"the append script answered {reply!r}")
+
+    def _gap(self, where: str, expected: int, got: int) -> VersionGap:
+        """The server has lost events that were read here, and may have lost an addition to the archive with them."""
+        self._past.forget()
+        return VersionGap(where, expected, got)
 
     async def _appended(self, stream: StreamId, first: Version, drafts: Sequence[Draft], origin: Origin) -> Any:
         """What the append script answers."""
@@ -284,8 +289,7 @@ class RedisLog:
         if known and found and _position(found[0]) == after:
             if _identity(found[0]) != known:
                 self._ends.clear()
-                self._past.forget()
-                raise VersionGap(
+                raise self._gap(
                     f"log of run {self._run}, written anew since position {after} was read", after, after - 1
                 )
             del found[0]
@@ -295,11 +299,10 @@ class RedisLog:
             return []
         if found and _position(found[-1]) != after + len(found):
             expected, got = next((i, at) for i, one in enumerate(found, after + 1) if (at := _position(one)) != i)
-            raise VersionGap(f"log of run {self._run}", expected, got)
+            raise self._gap(f"log of run {self._run}", expected, got)
         if not found and after > 0 and (head := await self.head()) < after:
             self._ends.clear()
-            self._past.forget()
-            raise VersionGap(f"head of run {self._run}", after, head)
+            raise self._gap(f"head of run {self._run}", after, head)
         if found:
             while len(self._ends) >= _REMEMBERED:
                 del self._ends[next(iter(self._ends))]
@@ -317,12 +320,12 @@ class RedisLog:
         """As `runtime.ports.EventLog.pages`."""
         head = await self.head()
         if head < after:
-            raise VersionGap(f"head of run {self._run}", after, head)
+            raise self._gap(f"head of run {self._run}", after, head)
         count = PAGE
         while after < head:
             page = await self._page(after, min(count, head - after), kinds)
             if page.last == after:
-                raise VersionGap(f"log of run {self._run}", head, after)
+                raise self._gap(f"log of run {self._run}", head, after)
             count = min(_MOST, 2 * count) if page.size < _REPLY else max(PAGE, count // 2)
             after = page.last
             yield page.events
@@ -342,7 +345,7 @@ class RedisLog:
             if found:
                 return True
         if (head := await self.head()) < after:
-            raise VersionGap(f"head of run {self._run}", after, head)
+            raise self._gap(f"head of run {self._run}", after, head)
         return head > after
 
     async def index(self) -> dict[StreamId, StreamIndex]:

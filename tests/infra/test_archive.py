@@ -343,6 +343,47 @@ async def test_a_server_that_lost_its_tail_reads_its_archive(archive_store, redi
     assert list(folder.glob(f"{'?' * 13}.jsonl.zst"))
 
 
+@pytest.mark.parametrize("noticed", ["read", "pages", "wait", "append", "founded append"])
+async def test_a_reader_forgets_an_archive_that_the_server_has_lost(
+    noticed: str, archive_store, redis_prefix: str
+) -> None:
+    """The server is back before its newest addition and goes on otherwise: told once, then read as the log is now."""
+    events = made_run(6, 24)
+    run = events[0].run
+    async with archive_store() as store:
+        log = await put(store, events[:60])
+        await archived(store, run)
+        keys = [key(redis_prefix, run) for key in (log_key, index_key, kept_key)]
+        before = {key: await store._redis.dump(key) for key in keys}
+        await go_on(log, events[60:100])
+        lost = await archived(store, run)
+        reader = store.open(run)
+        (*_, fold) = [one for one in await read_all(reader) if one.kind == "folded"]
+        for key, there in before.items():
+            await store._redis.restore(key, 0, there, replace=True)
+        other = [draft(Noted(topic="x", facts={}))]
+        match noticed:
+            case "read":
+                asked = reader.read(lost.head, 9)
+            case "pages":
+                asked = read_all(reader, lost.head)
+            case "wait":
+                asked = reader.wait(lost.head, 0.001)
+            case "append":
+                asked = reader.append(PROJECTOR_STREAM, Version(fold.version + 1), other, Origin(cause=None))
+            case _:
+                sha256 = content_sha256(fold.kind, fold.data)
+                basis = Basis(stream=PROJECTOR_STREAM, version=fold.version, sha256=sha256)
+                asked = reader.append(StreamId("episode-99"), Version(1), other, Origin(cause=None, basis=basis))
+        with pytest.raises(VersionGap):
+            await asked
+        for number in range(lost.head):
+            await tell(log, Noted(topic="other", facts={"number": number}))
+        found = await read_all(reader)
+        assert found == await read_all(store.open(run))
+        assert found[-1].position > lost.head
+
+
 @pytest.mark.parametrize("step", STEPS)
 async def test_a_killed_archive_is_completed(
     step: str, archive_store, redis_server: Any, redis_prefix: str, tmp_path: Path
