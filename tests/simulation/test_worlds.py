@@ -69,7 +69,7 @@ def test_another_process_plays_the_same() -> None:
     """Another process, whose sets and dictionaries hash otherwise, plays a seed exactly so."""
     here = [world_of(seed).fingerprint() for seed in (SEED + 3, SEED + 4)]
     seeds = [str(SEED + 3), str(SEED + 4)]
-    path = os.pathsep.join([str(PLAIN), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join(sys.path)  # of pytest's own settings, too
     played = subprocess.run(
         [sys.executable, str(PLAIN / "simulated_replay.py"), *seeds],
         env={**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": path}, capture_output=True, text=True, check=True,
