@@ -104,6 +104,20 @@ async def test_claims_that_had_run_out(rq: Redis, queue: RqQueue, worker: Named,
     await queue.forget(RunId("r"))
 
 
+async def test_who_dies_before_it_has_renewed_holds_nothing_for_long(
+    rq: Redis, queue: RqQueue, worker: Named, redis_prefix: str
+) -> None:
+    """A claim expires from the moment a job is taken: nobody else would ever look for the job."""
+    claims, key = worker("x"), f"{redis_prefix}:workers:{HOST_NAME}x"
+    claims.take(1, "now")
+    assert not rq.exists(key), "who has taken nothing claims nothing"
+    await queue.enqueue(act(), 60.0)
+    claims.take(1, "now")
+    assert 0 < int(rq.pttl(key)) <= 60_000  # type: ignore[arg-type]  # an int when sync
+    claims.end()
+    await queue.forget(RunId("r"))
+
+
 async def test_what_another_has_taken_over_stays(
     queue: RqQueue, act_queue: Queue, worker: Named, left: Callable[[], list[str]]
 ) -> None:

@@ -9,6 +9,7 @@ import structlog
 from msgspec.structs import replace
 
 from events.codec import content_sha256, decode, decode_as, draft
+from events.errors import VersionGap
 from events.ids import RUN_STREAM, RunId, StreamId, Version, episode_stream
 from events.kinds import Abandoned, AnyEvent, Diagnosed, Noted, Operated, RunFinished, SeedBank, TasksListed
 from events.log import Draft, Recorded
@@ -264,6 +265,30 @@ async def test_gives_up_nothing_that_has_ended(stage: Stage, kind: str, begun: i
     await stage.play(0, ended)
     await stage.conductor.reissue([Job(kind=kind, run=stage.log.run, episode=0, attempt=ATTEMPTS)])
     assert len(await stage.log.read_stream(episode_stream(0))) == ended
+
+
+@pytest.mark.parametrize(("kind", "upto"), [("act", 3), ("diagnose", 5)])
+async def test_gives_up_nothing_that_the_server_has_lost(stage: Stage, kind: Any, upto: int):
+    """Between reading an episode and ending it its last event is lost and comes again otherwise: nothing is written."""
+    await stage.begin()
+    await stage.play(0, upto)
+    await stage.round()
+    for attempt in range(1, ATTEMPTS):
+        await stage.lose(kind, 0, attempt)
+    stream, read_stream = episode_stream(0), stage.log.read_stream
+
+    async def read(of: StreamId) -> list[Recorded]:
+        found = await read_stream(of)
+        there = stage.log._streams[stream]
+        there[-1] = stage.log._events[there[-1].position - 1] = replace(
+            there[-1], data=there[-1].data[:-1] + b',"x":1}'
+        )
+        return found
+
+    stage.log.read_stream = read  # type: ignore[method-assign]
+    with pytest.raises(VersionGap, match=f"made from made/{stream}/{upto}"):
+        await stage.lose(kind, 0, ATTEMPTS)
+    assert len(await read_stream(stream)) == upto
 
 
 async def test_pause_resume_cancel(stage: Stage):

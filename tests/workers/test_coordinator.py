@@ -1,6 +1,6 @@
 """The coordinator of a server's runs: takes on what is open, over outages, and leaves alone what cannot go on."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import anyio
@@ -10,15 +10,15 @@ from msgspec.structs import replace
 
 from events.codec import decode, decode_as, draft
 from events.errors import Unreachable
-from events.ids import PROJECTOR_STREAM, RUN_STREAM, RunId, Version
+from events.ids import PROJECTOR_STREAM, RUN_STREAM, Position, RunId, Version, episode_stream
 from events.kinds import Folded, Noted, Operated, RunStarted
 from infra.clock import SystemClock
 from infra.leases import LocalLeases
 from infra.list_log import ListLog, ListLogStore
 from infra.local_queue import LocalQueue
 from runtime.errors import RunGone
-from runtime.ports import Job, Origin
-from workers.coordinator import Coordinator, coordinated
+from runtime.ports import FIRST_ATTEMPTS, Attempts, Job, Origin
+from workers.coordinator import Coordinator, RunView, coordinated
 from workers.run_stream import tell
 
 NOWHERE = Origin(cause=None)
@@ -310,3 +310,68 @@ async def test_jobs_of_a_lost_worker(store: ListLogStore, made_run: Any, brisk: 
     finish = decode((await log.read_stream(RUN_STREAM))[-1])
     assert (finish.counts.abandoned, finish.counts.folded, finish.outcome) == (3, 3, "completed")
     assert not [one for one in await log.read_stream(RUN_STREAM) if isinstance(decode(one), Noted)]
+
+
+class Looked(LocalQueue):
+    """A queue that lets `meanwhile` happen when it is first asked for lost jobs, to one that is then in it no more."""
+
+    def __init__(self, meanwhile: Callable[[], Awaitable[object]]) -> None:
+        super().__init__()
+        self._meanwhile, self.looks, self.attempts = meanwhile, 0, list[tuple[int, int]]()
+
+    async def enqueue(self, job: Job, timeout_s: float, attempts: Attempts = FIRST_ATTEMPTS) -> bool:
+        self.attempts.append((job.episode, job.attempt))
+        return await super().enqueue(job, timeout_s, attempts)
+
+    async def lost(self, jobs: Iterable[Job]) -> list[Job]:
+        self.looks += 1
+        if self.looks == 1:
+            self._waiting["act"].pop(Job(kind="act", run=RunId("a"), episode=0))
+            await self._meanwhile()
+        return await super().lost(jobs)
+
+
+async def coordinated_until(over: Callable[[RunView], bool], log: ListLog, ground: Any) -> None:
+    """The run's coordinator at work, until `over` says so after a round."""
+    with anyio.fail_after(120), anyio.CancelScope() as scope:
+        await coordinated(log, ground, lambda view: scope.cancel() if over(view) else None)
+
+
+async def test_a_job_that_ends_while_it_is_looked_for_is_not_asked_for_again(
+    store: ListLogStore, made_run: Any, brisk: None, ground: Any
+):
+    """It is in no queue any more when the queue is asked; that its episode is over stands in the log."""
+    log, made = store.open(RunId("a")), made_run("a")
+    await filled(log, made, ("run_started",))
+
+    async def end() -> None:
+        for one in made.events:
+            if one.stream == episode_stream(0):
+                await log.append(one.stream, one.version, [draft(decode(one))], NOWHERE)
+
+    queue = Looked(end)
+    await coordinated_until(lambda _: queue.looks > 1, log, ground(queue))
+    assert (0, 1) in queue.attempts
+    assert {attempt for _, attempt in queue.attempts} == {1}
+
+
+async def test_who_has_lost_the_lease_while_it_looked_asks_for_nothing(
+    store: ListLogStore, made_run: Any, brisk: None, ground: Any
+):
+    """A coordinator that stood still wakes up and finds a job lost: another one has looked after it by then."""
+    log, leases = store.open(RunId("a")), LocalLeases(lambda: 0.0)
+    await filled(log, made_run("a"), ("run_started",))
+    queue = Looked(lambda: leases.of(RunId("a"), "another", by_force=True).hold(Position(0)))
+    await coordinated_until(lambda view: queue.looks > 0 and not view.acting, log, ground(queue, leases=leases))
+    assert (0, 1) in queue.attempts
+    assert {attempt for _, attempt in queue.attempts} == {1}
+
+
+async def test_who_takes_the_lease_asks_for_nothing_twice(store: ListLogStore, made_run: Any, brisk: None, ground: Any):
+    """What a coordinator before it has asked for goes on to count: a third attempt stays the third."""
+    log, queue = store.open(RunId("a")), LocalQueue()
+    await filled(log, made_run("a"), ("run_started",))
+    third = Job(kind="act", run=RunId("a"), episode=0, attempt=3)
+    await queue.enqueue(third, 60.0)
+    await coordinated_until(lambda view: view.acting, log, ground(queue))
+    assert list(await queue.asked(RunId("a"))) == [third]

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from events.bank import Banks
 from events.codec import content_sha256, decode, decode_as, draft
-from events.errors import FoldMismatch
+from events.errors import FoldMismatch, VersionGap
 from events.ids import PROJECTOR_STREAM, RUN_STREAM, RunId, Version, episode_stream
 from events.kinds import Abandoned, Diagnosed, Folded, Retrieved, RunStarted, SeedBank, Seeded
 from events.log import Draft, Recorded
@@ -127,6 +127,25 @@ async def test_causes(made_run: Any):
     await written(log, unfolded(made))
     await caught_up(log, Projector(log))
     assert [one.cause for one in await log.read_stream(PROJECTOR_STREAM)] == [f"made/episode-{t}/6" for t in range(6)]
+
+
+async def test_a_lost_diagnosis_is_not_folded(made_run: Any):
+    """The server loses it after it was read, and another one comes in its place: no fold is made from the first."""
+    made, log = made_run(), new_log()
+    events = [one for one in unfolded(made) if one.stream in ("run", "episode-0")]
+    await written(log, events)
+    projector = Projector(log)
+    async for page in log.pages(0):
+        for one in page:
+            projector.see(one)
+    log._events.clear()
+    log._streams.clear()
+    await written(log, events[:-1])
+    other = degraded("unreadable", success=True, retrieved=[])
+    await log.append(events[-1].stream, events[-1].version, [draft(other)], Origin(cause=None))
+    with pytest.raises(VersionGap, match="made from made/episode-0/6"):
+        await projector.fold()
+    assert await folds(log) == []
 
 
 async def test_foreign_fold_in_its_place(made_run: Any):
