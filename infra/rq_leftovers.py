@@ -66,7 +66,7 @@ def remove_unheld(queue: Queue, prefix: str, ids: Iterable[str]) -> set[str]:
     wanted = set(ids)
     if not wanted:
         return wanted
-    there = wanted & held(queue.connection, prefix, standing(queue), wanted)
+    there = held(queue, prefix, wanted)
     remove(queue, wanted - there)
     return there
 
@@ -117,7 +117,7 @@ def sweep(queue: Queue, prefix: str) -> None:
     remove_dead_workers(queue, prefix)
     found = standing(queue)
     ours = found.popped | {id_ for id_, entry in found.executions if entry == id_ + BEGUN}
-    remove(queue, ours - held(queue.connection, prefix, found, ours))
+    _ = remove_unheld(queue, prefix, ours)
 
 
 def scattered(connection: Redis, run: RunId) -> set[str]:

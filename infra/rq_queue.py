@@ -27,7 +27,7 @@ from infra.rq_leftovers import (
     remove_unheld,
     scattered,
 )
-from infra.rq_standing import HostFacts, held, host_facts, live_others, standing, worker_name
+from infra.rq_standing import HostFacts, held, held_at, host_facts, live_others, standing, worker_name
 from runtime.ports import FIRST_ATTEMPTS, Attempts, Job, JobKind
 
 #: what a fork worker imports and calls with (kind, run, episode, attempt)
@@ -289,11 +289,7 @@ class RqQueue:
     def _held(self, wanted: set[str]) -> set[str]:
         there: set[str] = set()
         for kind, queue in self._queues.items():
-            ours = {id_ for id_ in wanted if id_.startswith(f"{kind}-")}
-            # A job that is handed back goes against the order in which we look, and may be missed once.
-            for _ in range(2):
-                if missing := ours - there:
-                    there |= held(self._connection, self._prefix, standing(queue), missing)
+            there |= held(queue, self._prefix, [id_ for id_ in wanted if id_.startswith(f"{kind}-")])
         return there
 
     def _discard(self, jobs: list[Job]) -> None:
@@ -328,7 +324,7 @@ class RqQueue:
         for queue in self._queues.values():
             found = standing(queue)
             ids = {id_ for id_ in listed(queue) | everywhere(queue) if (run := run_of(id_)) and run not in served}
-            jobs |= ids - (held(self._connection, self._prefix, found, ids) - found.waiting)
+            jobs |= ids - (held_at(self._connection, self._prefix, found, ids) - found.waiting)
             workers |= {worker_name(key) for key in dead_workers(queue, self._prefix)}
             if not dry_run:
                 remove(queue, jobs)

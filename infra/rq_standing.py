@@ -53,8 +53,22 @@ def standing(queue: Queue) -> Standing:
     )
 
 
-def held(connection: Redis, prefix: str, found: Standing, wanted: Iterable[str]) -> set[str]:
-    """What waits or has a live worker; of what an ordinary worker began, only `wanted` is looked up.
+def held(queue: Queue, prefix: str, wanted: Iterable[str]) -> set[str]:
+    """Those of `wanted` that wait or have a live worker.
+
+    A job that is handed back goes against the order of a look, and may be missed once: what is missing is looked for
+    again.
+    """
+    missing, there = set(wanted), set[str]()
+    for _ in range(2):
+        if missing:
+            there |= missing & held_at(queue.connection, prefix, standing(queue), missing)
+            missing -= there
+    return there
+
+
+def held_at(connection: Redis, prefix: str, found: Standing, wanted: Iterable[str]) -> set[str]:
+    """What waited then or has a live worker; of what an ordinary worker began, only `wanted` is looked up.
 
     Workers are asked after the lists: a job that left its list was claimed in the same step.
     """

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import AsyncIterator, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from rq.job import JobStatus
 
 from events.errors import BadInput, Unreachable
 from events.ids import RunId
-from infra import rq_standing
+from infra import rq_leftovers, rq_standing
 from infra.rq_claims import HOST_NAME, Claims
 from infra.rq_keys import QUEUES, PrefixedCommands, job_id, job_of, rq_connection, rq_queue
 from infra.rq_leftovers import sweep
@@ -223,22 +224,38 @@ async def test_what_waits_is_not_lost(queue: TheQueue) -> None:
     assert await queue.lost([]) == []
 
 
+@pytest.mark.parametrize(
+    ("who", "look"), [("lost", 1), ("enqueue", 1), ("discard", 1), ("sweep", 1), ("sweep", 2), ("sweep", 3)]
+)
 async def test_what_is_handed_back_while_somebody_looks_is_not_lost(
-    queue: TheQueue, rq: Redis, prefix: str, monkeypatch: pytest.MonkeyPatch
+    queue: TheQueue, rq: Redis, prefix: str, monkeypatch: pytest.MonkeyPatch, who: str, look: int
 ) -> None:
-    """It leaves its worker for the queue after that was read, and before workers are asked."""
+    """It leaves its worker for the queue after that was read, and before workers are asked: there it waits."""
     await queue.enqueue(act(0), 10.0)
     worker = claims(rq, prefix)
     worker.take(1, "now")
-    look = rq_standing.standing
+    seen, looks = rq_standing.standing, count(1)
 
     def standing(one: Any) -> Any:
-        found = look(one)
-        worker.hand_back("act-r-0-1", "now", at_front=False)
+        found = seen(one)
+        if next(looks) == look:
+            worker.hand_back("act-r-0-1", "now", at_front=False)
         return found
 
-    monkeypatch.setattr("infra.rq_queue.standing", standing)
+    for module in (rq_standing, rq_leftovers):
+        monkeypatch.setattr(module, "standing", standing)
+    match who:
+        case "lost":
+            assert await queue.lost([act(0)]) == []
+        case "sweep":
+            rq_leftovers.sweep(rq_queue("act", rq), prefix)
+        case "enqueue":
+            assert not await queue.enqueue(act(0), 10.0)
+        case "discard":
+            await queue.discard([act(0)])
+    monkeypatch.undo()
     assert await queue.lost([act(0)]) == []
+    assert (await queue.depths())["act"] == 1
 
 
 async def test_many_runs_are_answered_by_one_look(queue: TheQueue, rq: Redis) -> None:
