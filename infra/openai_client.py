@@ -117,6 +117,8 @@ class Clients:
         """
         self._keys = {name: key.strip() for name, key in keys.items()}
         self._clock, self._stack, self._rest_s = clock, stack, rest_s
+        # Loaded now, which takes half a second: at the first call a loop would stand still that holds leases.
+        _ = openai.AsyncOpenAI
         self._clients: dict[tuple[str, str], openai.AsyncOpenAI] = {}
         #: what answered requests have gone without
         self.learnt: dict[Place, Learnt] = {}

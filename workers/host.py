@@ -120,7 +120,7 @@ class HostWorker(SimpleWorker):
         self._refuses: dict[str, str] = {}
         self._thread = CapacityLimiter(1)
         self._reachable = True
-        #: whether Redis took our last beat
+        #: whether no refusal was said since the last beat that Redis took
         self._noted = True
         #: jobs that ended here, well or not
         self.ended = 0

@@ -123,6 +123,7 @@ class Projector:
 
         Raises:
             FoldMismatch: the log already holds another `folded` at that place.
+            UnreadableEvent, NewerSchema: it holds one there that this code cannot read.
         """
         folded = 0
         while self._policy is not None and self.version in self._state.waiting:

@@ -59,8 +59,19 @@ def test_a_folder_that_is_missing(tmp_path: Path) -> None:
         pass
 
 
-def test_a_kill_leaves_nothing(tmp_path: Path, named: bool) -> None:
-    """SIGKILL in the middle of a write: no part of a file, wherever there are files without a name."""
+def test_a_system_that_names_no_open_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without /proc a file is written beside its place, and none without a name is begun."""
+    monkeypatch.setattr(module, "_OPEN_FILES", tmp_path / "none")
+    with whole_file(tmp_path / "one") as file:
+        file.write(b"all of it")
+    assert [path.name for path in tmp_path.iterdir()] == ["one"]
+
+
+@pytest.mark.parametrize("before", [b"", b"what was there"])
+def test_a_kill_leaves_no_part(tmp_path: Path, named: bool, before: bytes) -> None:
+    """SIGKILL in the middle of a write: nothing of it, wherever there are files without a name."""
+    if before:
+        (tmp_path / "one").write_bytes(before)
     child = os.fork()
     if child == 0:
         with whole_file(tmp_path / "one") as file:
@@ -69,5 +80,5 @@ def test_a_kill_leaves_nothing(tmp_path: Path, named: bool) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
     assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
     left = [path.name for path in tmp_path.iterdir()]
-    assert "one" not in left
-    assert named or left == []
+    assert named or left == ["one"][: len(before)]
+    assert not before or (tmp_path / "one").read_bytes() == before

@@ -164,20 +164,19 @@ def test_killed_again_and_again(place: Place, finished: bool) -> None:
 @pytest.mark.chaos
 @pytest.mark.timeout(limit_s(300, SHARE))
 def test_killed_at_an_instant(place: Place) -> None:
-    """While a file is half written, and between one step and the next; a long test dies at every other instant too."""
+    """While a file is half written, and between one step and the next; a long test dies at many others too."""
     place.take(made_run(11, 10))
     instants = Counter(place.undisturbed.instants)
-    dice = Random(SEED)  # noqa: S311 - chance, no secret
     everything = [(nth, kind) for kind, count in instants.items() for nth in range(count)]
     for kind in WANTED:
-        dies_at(place, (instants[kind] - 1, kind))
-    for _, at in zip(rounds(SHARE), dice.sample(everything, len(everything)), strict=False):
-        dies_at(place, at)
+        dies_at(place, (instants[kind] - 1, kind), SEED)
+    for seed in rounds(SHARE):
+        dies_at(place, Random(seed).choice(everything), seed)  # noqa: S311 - chance, no secret
 
 
-def dies_at(place: Place, at: tuple[int, str]) -> None:
+def dies_at(place: Place, at: tuple[int, str], seed: int) -> None:
     """The run anew, an archive of it that dies there, and the next one."""
-    with told(SEED):
+    with told(seed):
         place.renew()
         died = place.chime("log", "archive", place.run, die_at=at)
         try:

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -84,7 +85,7 @@ class Endpoint:
         self._answered = completions
 
     def step(self) -> None:
-        """One more answer, once all that are allowed are given and somebody waits."""
+        """One more answer may be given, once somebody waits; all that wait go on where that is as many as asked."""
         if self.held:
             self._answered += 1
 
@@ -176,7 +177,8 @@ class CommandLine:
                 process.kill()
             process.communicate()
         for pid in self.alive():
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it has ended meanwhile
+                os.kill(pid, signal.SIGKILL)
 
 
 @pytest.fixture

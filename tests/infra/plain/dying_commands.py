@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from asyncio import selector_events
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -140,9 +141,11 @@ def _run(arguments: list[str], die_at: tuple[int, str] | None, folder: Path) -> 
     try:
         _Dying(die_at, told, os.environ["CHIME_HOME"]).watch()
         code = main(arguments)
+    except BaseException:  # noqa: BLE001 - the command's own process: nobody else would say what it ended of
+        traceback.print_exc()
+    finally:
         sys.stdout.flush()
         sys.stderr.flush()
-    finally:
         os._exit(code)
 
 
