@@ -37,6 +37,8 @@ RETRIES, PATIENT_RETRIES = 3, 10
 DRIVER = DriverInfo(lib_version=redis_version)
 #: parameters of a URL that nobody should read
 _SECRET = re.compile(r"([?&](?:ssl_)?password=)[^&#]*")
+#: what helps a server that is full
+MORE_ROOM = "give it more memory (maxmemory) or disk, or delete a run (chime run delete)"
 #: the oldest server whose commands suffice
 OLDEST = (6, 2)
 
@@ -183,7 +185,8 @@ def _ours(where: str, error: RedisError | OSError) -> ChimeError:
     match error:
         case NoPermissionError():
             # redis-py takes the word NOPERM away.
-            return BadInput(f"Redis at {where} refuses: the user's rights do not reach this: {error}")
+            told = without_script(str(error))
+            return BadInput(f"Redis at {where} refuses: the user's rights do not reach this: {told}")
         case RedisConnectionError() | RedisTimeoutError() | OSError():
             # Over a unix socket redis-py hides the refusal behind a lost connection.
             if isinstance(error, AuthenticationError) or isinstance(error.__cause__, AuthenticationError):
@@ -195,7 +198,7 @@ def _ours(where: str, error: RedisError | OSError) -> ChimeError:
         case ResponseError():
             return _of_response(where, str(error))
         case _:
-            return StoreAway(f"Redis at {where}: {error}")
+            return StoreAway(f"Redis at {where}: {without_script(str(error))}")
 
 
 #: what Redis and Valkey put around the error of a command inside a script
@@ -216,9 +219,15 @@ _CANNOT = re.compile(
 )
 
 
+#: what redis-py puts before the error of a command in a pipeline; its asyncio half quotes the error like a tuple
+_PIPELINE = re.compile(
+    r"\ACommand # \d+ \(.*?\) of pipeline caused error: (?:\((['\"])(?P<quoted>.*)\1,\)\Z)?", re.DOTALL
+)
+
+
 def without_script(message: str) -> str:
-    """A server's error without hash and line of the script that it came from, which say nothing to a reader."""
-    return _SCRIPT.sub("", message)
+    """A server's error without the script or pipeline that it came from, which say nothing to a reader."""
+    return _SCRIPT.sub("", _PIPELINE.sub(lambda found: found["quoted"] or "", message))
 
 
 def _of_response(where: str, message: str) -> ChimeError:
@@ -226,7 +235,7 @@ def _of_response(where: str, message: str) -> ChimeError:
     if "WRONGTYPE" in message:
         return WrongType(f"a key of ours on Redis at {where} holds another type; is the prefix used by something else?")
     if message.startswith(("OOM", "MISCONF")) or "maxmemory" in message or "No space left" in message:
-        return ServerFull(f"Redis at {where} refuses writes: {message}")
+        return ServerFull(f"Redis at {where} is full and refuses writes: {message.removesuffix('.')}; {MORE_ROOM}")
     if message.startswith(("NOPERM", "NOAUTH", "WRONGPASS")):
         return BadInput(f"Redis at {where} refuses: {message}")
     if _PASSES.search(message) is None and (is_scripts or _CANNOT.match(message)):
@@ -274,6 +283,27 @@ async def durability(redis: Redis, where: str) -> Durability:
         waitaof=compatible >= (7, 2) and bool(info.get("aof_enabled")),
         warnings=warnings,
     )
+
+
+async def refuses_writes(redis: Redis, where: str) -> str | None:
+    """Why the server takes no writes now, as `ServerFull` says it of one; None where it takes them.
+
+    Raises:
+        Unreachable: it does not answer.
+    """
+    with our_errors(where):
+        info = await redis.info()
+        used, limit = int(info["used_memory"]), int(info.get("maxmemory", 0))
+        # Not counted: what the server holds for its replicas and its append-only file.
+        counted = used - int(info.get("mem_not_counted_for_evict", 0))
+        if limit and counted > limit and info.get("maxmemory_policy", "noeviction") == "noeviction":
+            return f"it uses {used >> 20} MiB of its maxmemory {limit >> 20} MiB"
+        if info.get("aof_last_write_status", "ok") != "ok":
+            return "it cannot write its append-only file"
+        if info.get("rdb_last_bgsave_status", "ok") != "ok" and await _config(redis, "save"):
+            stops = await _config(redis, "stop-writes-on-bgsave-error") == "yes"
+            return "it cannot write its snapshot" if stops else None
+    return None
 
 
 async def _config(redis: Redis, name: str) -> str | None:

@@ -16,7 +16,16 @@ from events.ids import Position, RunId, StreamId, Version
 from events.kinds import Noted
 from infra.blobs import RedisBlobs
 from infra.clock import SystemClock
-from infra.redis_client import Script, client, connected, durability, our_errors, redacted
+from infra.redis_client import (
+    Script,
+    ServerFull,
+    client,
+    connected,
+    durability,
+    our_errors,
+    redacted,
+    refuses_writes,
+)
 from infra.redis_log import RedisLogStore
 from infra.rq_queue import RqQueue
 from runtime.errors import StoreAway
@@ -147,6 +156,37 @@ async def test_a_command_that_a_server_can_never_do(each_redis_server: Any, comm
     async with connected(each_redis_server.url) as redis:
         with pytest.raises(BadInput, match="cannot do what it is asked"), our_errors("here"):
             await redis.execute_command(*command)
+
+
+async def test_a_full_server_says_what_helps(each_redis_server: Any, redis_prefix: str) -> None:
+    """Whoever asks, alone, in a pipeline of either client or in a script, hears the server's words and no command."""
+    key = f"{redis_prefix}:key"
+
+    async def in_pipeline(redis: Any) -> None:
+        async with redis.pipeline(transaction=False) as pipeline:
+            await pipeline.get(key).set(key, "(x) of pipeline").execute()
+
+    async def in_blocking_pipeline(_: Any) -> None:
+        with Redis.from_url(each_redis_server.url) as blocking, blocking.pipeline() as pipeline:
+            pipeline.hexists(key, "(x) of pipeline").hset(key, "x", "y").execute()
+
+    async def in_script(redis: Any) -> None:
+        await Script("return redis.call('SET', KEYS[1], 'x')").run(redis, [key], [])
+
+    async with connected(each_redis_server.url, retries=0) as redis:
+        await redis.config_set("maxmemory", 1)
+        try:
+            assert "of its maxmemory 0 MiB" in str(await refuses_writes(redis, "here"))
+            for ask in (lambda r: r.set(key, "x"), in_pipeline, in_blocking_pipeline, in_script):
+                with pytest.raises(ServerFull) as caught, our_errors("here"):
+                    await ask(redis)
+                told = (
+                    "Redis at here is full and refuses writes: command not allowed when used memory > 'maxmemory'; give"
+                )
+                assert str(caught.value).startswith(told), ask
+        finally:
+            await redis.config_set("maxmemory", 0)
+        assert await refuses_writes(redis, "here") is None
 
 
 async def test_keys_that_are_not_ours_are_refused(each_redis_server: Any, redis_prefix: str, user: str) -> None:
