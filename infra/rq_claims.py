@@ -15,6 +15,7 @@ from typing import Any, cast
 
 from msgspec import Struct
 from redis import Redis
+from redis.exceptions import OutOfMemoryError
 from rq import Queue
 from rq.job import Job as RqJob
 
@@ -105,6 +106,8 @@ class Claims:
         self._begun = queue.started_job_registry.key
         #: whether they had run out before they were renewed last, so that others may have taken the worker for dead
         self.lapsed = False
+        #: whether the server had no room for them when they were renewed last: they live on as they were
+        self.stale = False
         self._take = connection.register_script(_TAKE)
         self._settle = connection.register_script(_SETTLE)
         self._hand_back = connection.register_script(_HAND_BACK)
@@ -131,7 +134,11 @@ class Claims:
     def renew(self, held: Mapping[str, str], facts: Mapping[str, str], refuses: Mapping[str, str] = _NOTHING) -> bool:
         """Claim exactly `held` (job id -> since when) for another ttl; a pop whose reply was lost is let go.
 
-        Whether somebody asks this worker to finish what runs and end.
+        Whether somebody asks this worker to finish what runs and end. A server that is out of memory takes no claim,
+        and lets those live on that it has: what was taken or has ended meanwhile stands there by itself.
+
+        Raises:
+            OutOfMemoryError: it has none of ours.
         """
         fields: dict[Any, Any] = {f"{JOB}{id_}": since for id_, since in held.items()} | dict(facts)
         fields |= {f"{REFUSES}{run}": why for run, why in refuses.items()} | {TTL_MS: self._ttl_ms}
@@ -142,9 +149,26 @@ class Claims:
             pipeline.hset(self._key, mapping=fields)
             pipeline.pexpire(self._key, self._ttl_ms)
             pipeline.hexists(self._drain, self._worker)
-            known, *_, asked = pipeline.execute()
-        self.lapsed = not known
+            try:
+                known, *_, asked = pipeline.execute()
+            except OutOfMemoryError:
+                self.stale = True
+                asked = self._prolonged()
+                if asked is None:
+                    raise
+                return asked
+        self.lapsed, self.stale = not known, False
         return bool(asked)
+
+    def _prolonged(self) -> bool | None:
+        """Whether this worker is asked to end, once what it claims lives for another ttl; None where nothing does."""
+        # One by one: a server that is out of memory refuses even what needs none inside a transaction.
+        with self._connection.pipeline(transaction=False) as pipeline:
+            pipeline.hexists(self._key, TTL_MS)
+            pipeline.pexpire(self._key, self._ttl_ms)
+            pipeline.hexists(self._drain, self._worker)
+            known, _, asked = pipeline.execute()
+        return bool(asked) if known else None
 
     def end(self) -> None:
         """The worker is gone; so is all it held."""

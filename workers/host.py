@@ -26,11 +26,12 @@ from rq.worker import SimpleWorker, WorkerStatus
 from typing_extensions import override
 
 from infra.failures import keep
-from infra.redis_client import our_errors, redacted
+from infra.redis_client import ServerFull, our_errors, redacted
 from infra.rq_claims import HOST_NAME, Claims, TakenJob
 from infra.rq_keys import job_named, rq_connection, rq_queue
 from infra.rq_leftovers import remove_dead_workers, sweep
 from infra.telemetry import about_job
+from runtime.beside import beside
 from runtime.errors import NotServed
 from runtime.job_time import job_time
 from runtime.logger import Logger
@@ -137,7 +138,8 @@ class HostWorker(SimpleWorker):
         """Take jobs and run them until `stop`, a signal, or, with `burst`, an empty queue.
 
         Raises:
-            Unreachable: the server does not answer at the start. Later the worker waits for it.
+            Unreachable: the server does not answer at the start. One that is full is waited for, and later one that is
+                away.
         """
         self._stopping, self._hurry, self._taking = Event(), Event(), CancelScope()
         self._free = Semaphore(self._slots)
@@ -146,16 +148,16 @@ class HostWorker(SimpleWorker):
             # Before anybody can see that we are there: from then on a signal is an order, not our death.
             orders = stack.enter_context(anyio.open_signal_receiver(*signals)) if signals else None
             advance = await stack.enter_async_context(self._lifespan())
-            with our_errors(self._where):
-                await self._call(self._renew)
+            if not await self._seen(orders):
+                return
             _log.info("worker started", worker_id=self.name, queue=self._queue.name, slots=self._slots)
             try:
-                async with create_task_group() as beside:
-                    beside.start_soon(self._beat)
+                async with create_task_group() as others:
+                    others.start_soon(self._beat)
                     if orders is not None:
-                        beside.start_soon(self._obey, orders)
+                        others.start_soon(self._obey, orders)
                     await self._serve(advance, burst)
-                    beside.cancel_scope.cancel()
+                    others.cancel_scope.cancel()
             finally:
                 with move_on_after(RELEASE_S, shield=True):
                     await self._quietly(self._unregister)
@@ -169,6 +171,30 @@ class HostWorker(SimpleWorker):
         self._taking.cancel()
 
     # -- the loop --------------------------------------------------------------------------------------------------
+
+    async def _seen(self, orders: AsyncIterator[signal.Signals] | None) -> bool:
+        """Others can see that this worker is there, once the server has room for that; False if it is to end before.
+
+        Raises:
+            Unreachable: the server does not answer.
+        """
+        async with beside() as tasks:
+            if orders is not None:
+                tasks.start_soon(self._obey, orders)
+            said = False
+            while not self._stopping.is_set():
+                try:
+                    with our_errors(self._where):
+                        await self._call(self._renew)
+                except ServerFull as full:
+                    if not said:
+                        _log.warning("server full, waiting for room", worker_id=self.name, reason=str(full))
+                    said = True
+                    with move_on_after(self._beat_s):
+                        await self._stopping.wait()
+                else:
+                    return True
+        return False
 
     async def _serve(self, advance: Advance, burst: bool) -> None:
         async with create_task_group() as drain:
@@ -281,7 +307,7 @@ class HostWorker(SimpleWorker):
         beats, swept = 0, -SWEEP_S
         while True:
             asked = await self._quietly(self._renew)
-            self._noted = asked is not None
+            self._noted = asked is not None and not self._claims.stale
             if asked and not self._stopping.is_set():
                 _log.info("asked to drain", worker_id=self.name, running=len(self._held))
                 self.stop()

@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 from redis import Redis
+from redis.exceptions import OutOfMemoryError
 from rq import Queue
 from rq.job import Job as RqJob
 from rq.job import JobStatus
 from rq.registry import StartedJobRegistry
 
 from events.ids import RunId
-from infra.rq_claims import HOST_NAME, Claims, TakenJob
+from infra.rq_claims import HOST_NAME, Claims, TakenJob, claims_key, drain_key
 from infra.rq_keys import rq_connection, rq_queue
 from infra.rq_queue import RqQueue
 from runtime.ports import Attempts, Job
@@ -152,3 +153,35 @@ async def test_a_job_that_ends_after_its_claim_is_gone_leaves_nothing(
     # Its episode is over: it is not asked for any more, so that nobody would look for it.
     await queue.enqueue(act(1), 60.0, Attempts(folded=1))
     assert left() == ["rq:job:act-r-1-1", "rq:queue:chime-act", "rq:queues"]
+
+
+def test_a_full_server_keeps_what_is_claimed(each_redis_server: Any, redis_prefix: str) -> None:
+    """Out of memory, a server lets a live worker's claims live on, says who is to drain, and takes no new worker's."""
+    name = f"{HOST_NAME}a"
+    connection = rq_connection(str(each_redis_server.url), redis_prefix)
+    queue = rq_queue("act", connection)
+    claims, longer, other = (
+        Claims(connection, redis_prefix, one, queue, ttl_s=ttl_s)
+        for one, ttl_s in ((name, 60.0), (name, 600.0), (f"{HOST_NAME}b", 60.0))
+    )
+    claims.renew({"act-r-1-1": "now"}, {"pid": "1"})
+    before = connection.hgetall(claims_key(redis_prefix, name))
+    connection.config_set("maxmemory", 1)
+    try:
+        assert longer.renew({"act-r-1-1": "now"}, {"pid": "1"}) is False
+        assert connection.ttl(claims_key(redis_prefix, name)) > 300
+        assert connection.hgetall(claims_key(redis_prefix, name)) == before
+        with pytest.raises(OutOfMemoryError):
+            other.renew({}, {"pid": "2"})
+        assert (longer.stale, longer.lapsed) == (True, False)
+        connection.config_set("maxmemory", 0)
+        connection.hset(drain_key(redis_prefix), name, "ann")
+        connection.config_set("maxmemory", 1)
+        assert longer.renew({}, {"pid": "1"}) is True
+    finally:
+        connection.config_set("maxmemory", 0)
+    assert longer.renew({}, {"pid": "1"}) is True
+    assert longer.stale is False
+    assert connection.hget(claims_key(redis_prefix, name), "job:act-r-1-1") is None
+    claims.end()
+    connection.close()

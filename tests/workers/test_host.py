@@ -347,6 +347,66 @@ async def test_a_server_that_takes_no_beats_is_said_once(
     assert [line["event"] for line in lines].count("redis did not take a worker's note") == 2
 
 
+@pytest.fixture
+def full(own_redis_server: Any) -> Iterator[Redis]:
+    """A client of a server of the test's own that is over its maxmemory."""
+    with Redis.from_url(own_redis_server.url, decode_responses=True) as client:
+        client.config_set("maxmemory", 1)
+        yield client
+        client.config_set("maxmemory", 0)
+
+
+async def test_a_full_server_is_waited_for_at_the_start(own_redis_server: Any, full: Redis) -> None:
+    """A worker that is started on a full server says so once, waits for room, and then works as ever."""
+    bodies = Bodies()
+    bodies.release.set()
+    # Its beats come quickly, so that many are refused before there is room.
+    worker = host(own_redis_server.url, "p", bodies, beat_s=0.05)
+    refused, original = list[int](), worker._renew
+
+    def renew() -> bool:
+        refused.append(1)
+        return original()
+
+    worker._renew = renew  # type: ignore[method-assign]  # counts what it passes on
+
+    async def often_refused() -> bool:
+        return len(refused) > 3
+
+    async def ended() -> bool:
+        return worker.ended == 1
+
+    with capture_logs() as lines:
+        async with create_task_group() as group:
+            group.start_soon(worker.serve)
+            await eventually(often_refused)
+            assert full.keys("p:*") == []
+            full.config_set("maxmemory", 0)
+            async with RqQueue(own_redis_server.url, "p") as queue:
+                await queue.enqueue(act(), 60.0)
+            await eventually(ended)
+            worker.stop()
+    told = [line for line in lines if "full" in line["event"]]
+    assert [line["event"] for line in told] == ["server full, waiting for room"]
+    assert "give it more memory" in told[0]["reason"]
+    assert "Command #" not in told[0]["reason"]
+
+
+async def test_a_worker_that_waits_for_room_can_be_stopped(own_redis_server: Any, full: Redis) -> None:
+    """Whoever stops a worker whose server is still full need not kill it, and it has written nothing."""
+    worker = host(own_redis_server.url, "p", Bodies())
+
+    async def waits() -> bool:
+        return any(line["event"] == "server full, waiting for room" for line in lines)
+
+    with capture_logs() as lines:
+        async with create_task_group() as group:
+            group.start_soon(worker.serve)
+            await eventually(waits)
+            worker.stop()
+    assert full.keys("p:*") == []
+
+
 async def test_beats_keep_a_job_held(queue: RqQueue, job_server: str, prefix: str, plain: Redis) -> None:
     """A job is held for as long as its host beats, past the life of a single claim; its claims name the process."""
     bodies = Bodies()
