@@ -6,11 +6,11 @@ Unreachable
 ├── ModelUnavailable        no usable answer from the endpoint within the retries
 ├── EmbedderUnavailable     the embedder's server or model cannot be reached: a later try may fare better
 ├── StoreAway               the log's server, or where bodies are kept, does not answer or is full: worth waiting for
+├── RunGone                 there is no log any more of a run that is played: not worth waiting for
 ├── EnvironmentUnavailable  the benchmark's environment is not installed or its host does not start
 └── RunStopped              nothing on this endpoint can work: no connection, key, quota, unknown model, call after call
 BadInput
-├── NotServed               a run that this process cannot work on: other code, benchmark or embedder
-└── RunGone                 there is no log of the run any more
+└── NotServed               a run that this process cannot work on: other code, benchmark or embedder
 BudgetSpent
 └── RunSpent                a bound of the run's budget is reached: no further call is made
 ChimeError
@@ -39,12 +39,13 @@ class NotServed(BadInput):
     """A run that this process cannot work on: other code, benchmark or embedder. Its jobs are for another worker."""
 
 
-class RunGone(BadInput):
-    """There is no log of `run` any more."""
+class RunGone(Unreachable):
+    """There is no log of `run` any more, which was there when it was taken up: waiting does not bring it back."""
 
     def __init__(self, run: str) -> None:
         self.run = run
-        super().__init__(f"run {run} is gone: it was deleted, or its server has lost the whole log")
+        back = "chime log import brings an export of it back"
+        super().__init__(f"run {run} is gone: it was deleted, or its server has lost the whole log; {back}")
 
 
 class StoreAway(Unreachable):

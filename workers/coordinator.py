@@ -322,6 +322,8 @@ async def _over_outages(
     while True:
         try:
             await coordinator.run()
+        except RunGone:
+            raise  # its server answers
         except Unreachable as error:
             if on_round is not None:
                 on_round(coordinator.view(str(error)))
@@ -416,7 +418,7 @@ class Coordinator:
         self._serving.remove(run)
 
     async def _serve_to_its_end(self, run: RunId) -> None:
-        """One run over outages, until it is finished. Raises: as `coordinated`, but for Unreachable."""
+        """One run over outages, until it is finished. Raises: as `coordinated`, but for a server that is away."""
         log, served = self._store.open(run), False
         while True:
             try:
@@ -432,6 +434,8 @@ class Coordinator:
                 self._finished.discard(run)
                 served = True
                 await self._serve_until_it_stands(log)
+            except RunGone:
+                raise
             except (Unreachable, VersionGap) as error:
                 _log.warning("log_read_again", run_id=run, reason=str(error))
                 await self._clock.sleep(_AGAIN_S)

@@ -10,6 +10,7 @@ import click
 import pytest
 
 from events.errors import BadInput, BudgetSpent, ChimeError, FoldMismatch, Mismatch, Unreachable
+from runtime.errors import RunGone
 from workers.__main__ import chime, explained, main
 from workers.commands import TREE, Noun, Verb
 from workers.commands.lazy import LazyGroup
@@ -118,6 +119,7 @@ def test_bare_noun_is_list():
     [
         (BadInput("x"), 2),
         (Unreachable("x"), 3),
+        (RunGone("x"), 3),
         (Mismatch("x"), 4),
         (FoldMismatch("here", "digest", 1, 2), 4),
         (BudgetSpent("x"), 5),
