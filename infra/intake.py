@@ -11,7 +11,7 @@ import anyio.to_thread
 from redis.asyncio import Redis
 
 from events.errors import Unreachable
-from infra.redis_client import our_errors
+from infra.redis_client import our_errors, refuses_writes
 from runtime.logger import Logger
 from runtime.ports import Clock, JobKind
 from runtime.settings import IntakeSettings
@@ -55,16 +55,25 @@ class ServerIntake:
         now = self._clock.monotonic()
         if now - self._looked >= _LOOK_S:
             self._looked = now
-            before, self._reason = self._reason, await self._look()
+            before, self._reason = self._reason, await self.look()
             if self._reason is not None and before is None:
                 _log.warning("intake_stopped", where=self._where, reason=self._reason)
             elif self._reason is None and before is not None:
                 _log.warning("intake_started", where=self._where, reason=f"no longer: {before}")
         return self._reason
 
-    async def _look(self) -> str | None:
+    async def look(self) -> str | None:
+        """As `stopped`, now and without a line in the log: for somebody who looks at the server.
+
+        Raises:
+            Unreachable: the server does not answer.
+        """
         share = _AGAIN if self._reason is not None else 1.0
         return await self._memory(share) or await self._disk(share) or await self._queues(share)
+
+    async def full(self) -> str | None:
+        """Why the server takes no writes at all now; None where it does. Raises: as `look`."""
+        return await refuses_writes(self._redis, self._where)
 
     async def _memory(self, share: float) -> str | None:
         with our_errors(self._where):
@@ -96,5 +105,13 @@ class OpenIntake:
     """`runtime.ports.Intake` that always has room: for what runs inside one process."""
 
     async def stopped(self) -> str | None:
+        """None."""
+        return None
+
+    async def look(self) -> str | None:
+        """None."""
+        return None
+
+    async def full(self) -> str | None:
         """None."""
         return None

@@ -30,7 +30,7 @@ from infra.redis_log import RedisLogStore
 from infra.redis_server import embedded_server, revive
 from infra.spending import CountedCalls, Ledger
 from runtime.logger import Logger
-from runtime.ports import Blobs, Clock, EventLog, Failures, Intake, LogStore
+from runtime.ports import Blobs, Clock, EventLog, Failures, LogStore
 from runtime.settings import IntakeSettings
 
 _log = Logger("chime.redis")
@@ -107,7 +107,7 @@ class Server:
     operations: RedisOperations | NoOperations = NO_OPERATIONS
     failures: Failures = field(default_factory=lambda: LocalFailures(SystemClock()))
     #: whether the server has room, by the depths of its queues and these marks
-    intake: Callable[[Depths, IntakeSettings], Intake] = lambda _, __: OpenIntake()
+    intake: Callable[[Depths, IntakeSettings], ServerIntake | OpenIntake] = lambda _, __: OpenIntake()
     #: what the calls of runs have come to; None for a home without a server
     ledger: Ledger | None = None
     #: how fast a run asks its endpoints

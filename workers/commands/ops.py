@@ -1,7 +1,8 @@
 """`chime ops`: how a server stands, and what an operator can do to its runs."""
 
 import getpass
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import click
@@ -10,9 +11,11 @@ from msgspec import Struct
 from events.errors import BadInput
 from events.ids import episode_stream, run_id
 from events.kinds import Operated
+from infra.redis_client import MORE_ROOM, ServerFull
 from infra.rq_queue import RqQueue
 from runtime.ports import EventLog
 from runtime.schedule import ENDINGS
+from runtime.settings import IntakeSettings
 from workers.connections import Server
 from workers.invocation import Invocation, chime_command, run_async
 from workers.output import Output
@@ -26,6 +29,11 @@ from workers.views.runs import run_row
 from workers.views.standing import FINISHED
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+#: why a worker may live that a full server does not show
+_UNSEEN = "a full server takes no heartbeats"
+#: what drains a worker without the server
+_SIGNAL = "drain each worker by SIGTERM to its process"
 
 
 def by_whom(function: F) -> F:
@@ -67,7 +75,7 @@ def status(invocation: Invocation) -> None:
 
     async def work() -> Standing:
         async with server(invocation) as there, _queue(there) as queue:
-            return await standing(there, queue)
+            return await standing(there, queue, invocation.configuration.intake)
 
     found = run_async(work)
     invocation.output.data(found)
@@ -76,6 +84,10 @@ def status(invocation: Invocation) -> None:
 
 def _print(output: Output, found: Standing) -> None:
     output.line(f"server  {found.server}")
+    if found.full:
+        output.line(f"        is full and refuses writes: {found.full}; {MORE_ROOM}")
+    elif found.intake:
+        output.line(f"        its intake is stopped: {found.intake}; what is under way goes on")
     output.line()
     output.line("queues")
     output.table(
@@ -95,7 +107,9 @@ def _print(output: Output, found: Standing) -> None:
              "draining" if one.draining else "serving", ", ".join(sorted(one.jobs)) or "-"]
             for one in found.workers
         ],
-        empty="no worker is alive; start some: chime worker act, chime worker diagnose",
+        empty=f"no worker can be seen: {_UNSEEN}"
+        if found.full
+        else "no worker is alive; start some: chime worker act, chime worker diagnose",
     )  # fmt: skip
     output.line()
     output.line("coordinators")
@@ -174,11 +188,25 @@ async def _say(
         for t in episodes:
             await _assert_open(log, t)
         if not dry_run:
-            for target in targets:
-                await tell(log, Operated(action=action, target=target, author=said[0], reason=said[1]))
+            with _needing_room(f"it has no room to record the {action}; no new episode begins meanwhile"):
+                for target in targets:
+                    await tell(log, Operated(action=action, target=target, author=said[0], reason=said[1]))
         holder = await there.leases.holder(log.run)
         name = holder.name if holder is not None else None
         return _Told(run=run, action=action, dry_run=dry_run, coordinator=name, targets=targets)
+
+
+@contextmanager
+def _needing_room(consequence: str) -> Iterator[None]:
+    """What the body writes is refused by a full server with `consequence`.
+
+    Raises:
+        ServerFull: it is full.
+    """
+    try:
+        yield
+    except ServerFull as full:
+        raise ServerFull(f"{full}; {consequence}") from full
 
 
 async def _assert_open(log: EventLog, t: int) -> None:
@@ -251,13 +279,18 @@ def drain(
         async with server(invocation) as there, _queue(there) as queue:
             alive = [one for one in await queue.hosts() if kind is None or one.queue == f"chime-{kind}"]
             names = [one.name for one in alive]
-            if unknown := [name for name in workers if name not in names]:
-                raise BadInput(f"no live worker {unknown[0]!r}; `chime ops` lists them")
             chosen = [name for name in names if not workers or name in workers]
+            unknown = [name for name in workers if name not in names]
+            if (unknown or not chosen) and (full := await there.intake(queue, IntakeSettings()).full()):
+                wanted = f"worker {unknown[0]!r} cannot" if unknown else "no worker can"
+                raise ServerFull(f"{wanted} be seen on {there.where}: {_UNSEEN} ({full}); {MORE_ROOM}, or {_SIGNAL}")
+            if unknown:
+                raise BadInput(f"no live worker {unknown[0]!r}; `chime ops` lists them")
             if not dry_run:
-                await queue.drain(dict.fromkeys(chosen, who))
-                for name in chosen:
-                    await there.operations.record("drain", name, who, reason)
+                with _needing_room(_SIGNAL):
+                    await queue.drain(dict.fromkeys(chosen, who))
+                    for name in chosen:
+                        await there.operations.record("drain", name, who, reason)
             return chosen
 
     chosen = run_async(work)

@@ -16,7 +16,7 @@ from infra.rq_queue import RqQueue
 from infra.rq_standing import HostFacts
 from infra.spending import Spent
 from runtime.ports import JobFailure, LogOverview, Role
-from runtime.settings import Budget
+from runtime.settings import Budget, IntakeSettings
 from workers.budget import asked_models, budget_in, budget_said
 from workers.connections import Server
 from workers.views.runs import DAMAGED, run_row
@@ -43,6 +43,7 @@ class CoordinatorRow(Struct, frozen=True, kw_only=True):
     run: RunId
     #: as in `run list`
     status: str
+    #: why it does not go on as it might; "" = nothing is in its way
     reason: str
     #: who holds the lease; None = nobody
     holder: str | None
@@ -93,6 +94,10 @@ class Standing(Struct, frozen=True, kw_only=True):
     """A server at one moment."""
 
     server: str
+    #: why no episode is begun; None where there is room. By the marks of whoever looks
+    intake: str | None
+    #: why it takes no writes, so that workers that have come since cannot be seen; None where it does
+    full: str | None
     queues: list[QueueRow]
     workers: list[HostFacts]
     coordinators: list[CoordinatorRow]
@@ -141,19 +146,23 @@ def dead_letters(failures: Iterable[tuple[RunId, JobFailure]]) -> list[DeadLette
     return sorted(rows, key=lambda row: (-row.count, row.fingerprint))
 
 
-async def standing(there: Server, queue: RqQueue) -> Standing:
-    """How `there` stands now.
+async def standing(there: Server, queue: RqQueue, marks: IntakeSettings) -> Standing:
+    """How `there` stands now; `marks` are where intake stops.
 
     Raises:
         Unreachable: it does not answer.
     """
     depths, oldest, others = await queue.depths(), await queue.oldest_s(), await queue.others()
     overview = await there.store.overview()
-    rows = open_runs(overview)
+    room = there.intake(queue, marks)
+    intake = await room.look()
+    rows = [_waiting(row, intake) for row in open_runs(overview)]
     coordinators = [_banked(_held(row, await there.leases.holder(row.run)), await _serving(there, row)) for row in rows]
     failures = [(row.run, one) for row in rows for one in await there.failures.of(row.run)]
     return Standing(
         server=there.where,
+        intake=intake,
+        full=await room.full(),
         queues=[
             QueueRow(queue=kind, depth=depth, oldest_ready_s=oldest[kind], rq_workers=others[kind])
             for kind, depth in depths.items()
@@ -188,6 +197,12 @@ async def _spending(there: Server, seen: LogOverview) -> SpendingRow | None:
     spent = await there.ledger.spent(seen.run) if there.ledger is not None and not budget.is_free else None
     told = budget_said(spent, budget, models) if spent is not None else ""
     return SpendingRow(run=seen.run, budget=None if budget.is_free else budget, spent=spent, told=told, pace=pace)
+
+
+def _waiting(row: CoordinatorRow, intake: str | None) -> CoordinatorRow:
+    if intake is None or row.status != "open" or row.reason:
+        return row
+    return replace(row, reason=f"its intake is stopped: {intake}")
 
 
 def _held(row: CoordinatorRow, holder: Holder | None) -> CoordinatorRow:

@@ -112,10 +112,60 @@ def test_status_of_a_full_server(chime: Any, uploaded: Any, made_run: Any, redis
         try:
             data = chime.json("ops")["data"]
             assert [one["name"] for one in data["workers"]] == [worker]
-            assert [one["run"] for one in data["coordinators"]] == ["made"]
+            ((run, status, reason),) = [(one["run"], one["status"], one["reason"]) for one in data["coordinators"]]
+            assert (run, status) == ("made", "open")
+            assert reason == f"its intake is stopped: {data['intake']}"
+            assert "of its maxmemory" in data["full"]
+            assert "is full and refuses writes: it uses" in chime("ops")
             assert chime.json("ops", "orphans", "--dry-run")["data"]["jobs"] == []
         finally:
             redis.config_set("maxmemory", 0)
+    chime("run", "delete", "made", "--force")
+
+
+def test_near_its_maxmemory(chime: Any, uploaded: Any, made_run: Any, redis_server: Any) -> None:
+    """Where only intake is stopped, writes are taken, and nothing says otherwise; a look is no line in the log."""
+    open_run(uploaded, made_run)
+    with Redis.from_url(redis_server.url) as redis:
+        redis.config_set("maxmemory", 1000 << 20)
+        try:
+            data = chime.json("ops", "-s", "intake.memory=0.0001")["data"]
+            assert data["full"] is None
+            assert data["coordinators"][0]["reason"] == f"its intake is stopped: {data['intake']}"
+            assert "its intake is stopped" in chime("ops", "-s", "intake.memory=0.0001").split("\n\n")[0]
+            assert "intake_stopped" not in chime.err
+            assert chime.json("ops")["data"]["intake"] is None
+            assert chime.json("ops")["data"]["coordinators"][0]["reason"] == ""
+        finally:
+            redis.config_set("maxmemory", 0)
+    chime("run", "delete", "made", "--force")
+
+
+def test_what_a_full_server_cannot_record(
+    chime: Any, uploaded: Any, made_run: Any, redis_server: Any, redis_prefix: str, worker: str
+) -> None:
+    """What an operator asks of a full server is refused with the cause and the ways on; no worker is denied."""
+    open_run(uploaded, made_run)
+    with Redis.from_url(redis_server.url) as redis:
+        redis.config_set("maxmemory", 1)
+        try:
+            for arguments, said in (
+                (("pause", "made"), "it has no room to record the pause"),
+                (("requeue", "made"), "it has no room to record the requeue"),
+                (("drain", worker), "SIGTERM"),
+                (("drain", "unseen"), "worker 'unseen' cannot be seen"),
+                (("drain", "--kind", "diagnose"), "no worker can be seen"),
+            ):
+                chime("ops", *arguments, code=3)
+                assert said in chime.err
+                assert "give it more memory (maxmemory)" in chime.err
+                assert "Command #" not in chime.err
+            redis.delete(f"{redis_prefix}:workers:{worker}")
+            chime("ops")
+            assert "no worker can be seen: a full server takes no heartbeats" in chime.err
+        finally:
+            redis.config_set("maxmemory", 0)
+    assert anyio.run(operated, redis_server.url, redis_prefix, "made") == []
     chime("run", "delete", "made", "--force")
 
 
