@@ -37,6 +37,12 @@ _RELEASE = Script("""
 if redis.call('HGET', KEYS[1], 'holder') == ARGV[1] then redis.call('DEL', KEYS[1]) end
 """)
 
+#: KEYS lease; whether one without an end was there: `_HOLD` gives each its end in the same step
+_END = Script("""
+if redis.call('PTTL', KEYS[1]) ~= -1 then return 0 end
+return redis.call('DEL', KEYS[1])
+""")
+
 
 class Holder(Struct, frozen=True, kw_only=True):
     """Who holds a run's lease now."""
@@ -56,6 +62,10 @@ class Leases(Protocol):
 
     async def holder(self, run: RunId) -> Holder | None:
         """Who holds it now."""
+        ...
+
+    async def end_endless(self, *, dry_run: bool) -> list[RunId]:
+        """Remove leases that would never expire, as none of ours is written; whose they are."""
         ...
 
 
@@ -91,6 +101,16 @@ class RedisLeases:
         if not fields or term is None:
             return None
         return Holder(name=fields[b"holder"].decode(), term=int(term), position=int(fields[b"position"]))
+
+    async def end_endless(self, *, dry_run: bool) -> list[RunId]:
+        """As `Leases.end_endless`. Reads every key of the server."""
+        found = list[RunId]()
+        with our_errors(self._where):
+            # Nothing that a prefix may hold has a meaning in a pattern.
+            async for key in self._redis.scan_iter(match=lease_key(self._prefix, RunId("*")), count=1000):
+                if await self._redis.pttl(key) == -1 and (dry_run or await _END.run(self._redis, [key], [])):
+                    found.append(RunId(key.decode().rsplit("{", 1)[1].split("}", 1)[0]))
+        return sorted(set(found))
 
 
 class RedisLease:
@@ -134,6 +154,10 @@ class LocalLeases:
     async def holder(self, run: RunId) -> Holder | None:
         """As `Leases.holder`."""
         return self.now(run)
+
+    async def end_endless(self, *, dry_run: bool) -> list[RunId]:  # noqa: ARG002 - as on a server
+        """None: each has its end."""
+        return []
 
     def now(self, run: RunId) -> Holder | None:
         """Who holds the lease of `run` at this moment."""

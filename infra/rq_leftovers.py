@@ -102,6 +102,18 @@ def remove_dead_workers(queue: Queue, prefix: str) -> None:
         pipeline.execute()
 
 
+def unknown_drains(queues: Iterable[Queue], prefix: str) -> list[str]:
+    """Names of workers that are asked to drain, that none of `queues` knows, and that do not live."""
+    known = set[str]()
+    asked: list[str] = []
+    for queue in queues:
+        asked = asked or [name.decode() for name in cast("list[bytes]", queue.connection.hkeys(drain_key(prefix)))]
+        known |= {worker_name(key) for key in standing(queue).workers}
+        # A worker that begins claims before rq knows it.
+        known |= {name for name in asked if name not in known and queue.connection.exists(claims_key(prefix, name))}
+    return sorted(set(asked) - known)
+
+
 def remove_empty(queue: Queue) -> None:
     """`queue` is not among rq's queues while nothing waits in it: only rq's tools read that list."""
     if not queue.connection.exists(queue.key):

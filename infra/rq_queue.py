@@ -26,6 +26,7 @@ from infra.rq_leftovers import (
     remove_empty,
     remove_unheld,
     scattered,
+    unknown_drains,
 )
 from infra.rq_standing import HostFacts, held, held_at, host_facts, live_others, standing, worker_name
 from runtime.ports import FIRST_ATTEMPTS, Attempts, Job, JobKind
@@ -68,9 +69,11 @@ class Orphans(Struct, frozen=True, kw_only=True):
     jobs: list[str]
     #: names of workers that died
     workers: list[str]
+    #: names of workers that are asked to drain and unknown
+    drains: list[str]
 
     def __bool__(self) -> bool:
-        return bool(self.jobs or self.workers)
+        return bool(self.jobs or self.workers or self.drains)
 
 
 class _Batch:
@@ -205,7 +208,8 @@ class RqQueue:
             await self._call(lambda: self._connection.hset(drain_key(self._prefix), mapping=fields))
 
     async def orphans(self, served: Container[RunId], *, dry_run: bool) -> Orphans:
-        """Remove what belongs to nobody: jobs that are no run's of `served`, records of workers that died.
+        """Remove what belongs to nobody: jobs that are no run's of `served`, records of workers that died or
+        are unknown.
 
         What a live worker holds stays.
         """
@@ -321,6 +325,7 @@ class RqQueue:
     def _orphans(self, served: Container[RunId], dry_run: bool) -> Orphans:
         jobs: set[str] = set()
         workers: set[str] = set()
+        drains = unknown_drains(self._queues.values(), self._prefix)
         for queue in self._queues.values():
             found = standing(queue)
             ids = {id_ for id_ in listed(queue) | everywhere(queue) if (run := run_of(id_)) and run not in served}
@@ -331,10 +336,12 @@ class RqQueue:
                 remove_dead_workers(queue, self._prefix)
                 remove_empty(queue)
         if not dry_run:
+            if drains:
+                self._connection.hdel(drain_key(self._prefix), *drains)
             for run in self._runs():
                 if run not in served:
                     self._forget_asked(run)
-        return Orphans(jobs=sorted(jobs), workers=sorted(workers))
+        return Orphans(jobs=sorted(jobs), workers=sorted(workers), drains=drains)
 
     def _forget(self, run: RunId, dry_run: bool) -> int:
         ids = scattered(self._connection, run)

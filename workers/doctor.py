@@ -28,6 +28,7 @@ from infra.clock import SystemClock
 from infra.embedders import Around
 from infra.environments import BUILT_IN
 from infra.environments.install import INSTALLABLE, installed
+from infra.leases import Leases, RedisLeases
 from infra.model_findings import Probed
 from infra.model_probe import probe
 from infra.openai_client import Clients
@@ -36,6 +37,7 @@ from infra.redis_client import connected, durability, our_errors, redacted
 from infra.redis_log import RedisLogStore
 from infra.redis_server import binaries, running
 from infra.rq_queue import RqQueue
+from infra.server_keys import strays
 from infra.weaviate_address import WeaviateAddress
 from infra.weaviate_asking import answering
 from infra.weaviate_finding import ADVICE
@@ -172,8 +174,9 @@ async def _server(url: str, prefix: str, *, own_server: bool) -> AsyncIterator[R
             yield await _server_clock(redis, where)
             store = RedisLogStore(redis, prefix, SystemClock(), where)
             seen = await store.overview()
-            yield await _leftovers(url, prefix, seen)
+            yield await _leftovers(url, prefix, seen, RedisLeases(redis, prefix, where))
             yield _remains(await store.without_log())
+            yield _strays(await strays(redis, prefix, where), prefix)
             yield await _banks(Generations(redis, prefix, where), seen)
     except ChimeError as error:
         fix = "start it, or correct CHIME_REDIS_URL; without it Chime starts a server of its own"
@@ -192,15 +195,19 @@ async def _server_clock(redis: Redis, where: str) -> Row:
     return Row(check="clock of redis", status="ok", detail=detail)
 
 
-async def _leftovers(url: str, prefix: str, seen: Sequence[LogOverview]) -> Row:
-    """What rq keeps that belongs to nobody: jobs of runs that are finished or gone, records of workers that died."""
+async def _leftovers(url: str, prefix: str, seen: Sequence[LogOverview], leases: Leases) -> Row:
+    """What belongs to nobody: jobs of runs that are finished or gone, records of workers that died, endless leases."""
     runs = [run_row(one) for one in seen]
     async with RqQueue(url, prefix) as queue:
         found = await queue.orphans({row.run for row in runs if row.status not in FINISHED}, dry_run=True)
-    if found:
-        jobs, workers = len(found.jobs), len(found.workers)
-        named = f"{jobs} job{'s' * (jobs != 1)} and {workers} worker{'s' * (workers != 1)}"
-        detail = f"{named} in the queues that belong to nobody"
+    endless = await leases.end_endless(dry_run=True)
+    counts = {
+        "job": len(found.jobs), "worker": len(found.workers), "drain order": len(found.drains),
+        "endless lease": len(endless),
+    }  # fmt: skip
+    if any(counts.values()):
+        told = [f"{count} {what}{'s' * (count != 1)}" for what, count in counts.items() if count]
+        detail = f"of nobody: {', '.join(told)}"
         return Row(check="queue keys", status="warn", detail=detail, fix="chime ops orphans")
     return Row(check="queue keys", status="ok", detail=f"{len(runs)} run{'s' * (len(runs) != 1)}, nothing of others")
 
@@ -211,6 +218,16 @@ def _remains(runs: Sequence[RunId]) -> Row:
         detail = f"{', '.join(runs[:3])}{' ...' if len(runs) > 3 else ''}: bodies or calls of a deleted run"
         return Row(check="run keys", status="warn", detail=detail, fix=f"chime run delete {runs[0]} --force")
     return Row(check="run keys", status="ok", detail="every run with keys has a log")
+
+
+def _strays(keys: Sequence[str], prefix: str) -> Row:
+    """What stands under our prefix and is nothing of ours: whose it is, only its owner knows."""
+    if keys:
+        named = f"{', '.join(keys[:3])}{' ...' if len(keys) > 3 else ''}"
+        detail = f"{len(keys)} key{'s' * (len(keys) != 1)} under {prefix}: that Chime does not know: {named}"
+        fix = "remove what nobody wants, or give Chime a prefix of its own (redis.prefix)"
+        return Row(check="other keys", status="warn", detail=detail, fix=fix)
+    return Row(check="other keys", status="ok", detail=f"none under {prefix}: but Chime's")
 
 
 async def _banks(generations: Generations, seen: Sequence[LogOverview]) -> Row:

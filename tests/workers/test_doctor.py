@@ -106,7 +106,51 @@ def test_jobs_of_runs_that_are_gone(tmp_path, redis_server, redis_prefix):
     rows = rows_of(tmp_path, {"CHIME_REDIS_URL": redis_server.url, "CHIME_REDIS_PREFIX": redis_prefix})
     anyio.run(clear)
     assert (rows["queue keys"].status, rows["queue keys"].fix) == ("warn", "chime ops orphans")
-    assert rows["queue keys"].detail.startswith("1 job and 0 workers")
+    assert rows["queue keys"].detail == "of nobody: 1 job"
+
+
+def test_keys_that_are_not_ours(tmp_path, redis_server, redis_prefix):
+    """Stray keys under the prefix are counted and named; another installation's, whose prefix is longer, are not."""
+    strays = [f"{redis_prefix}:{name}" for name in ("stray", "{r}:nonsense", "{R!}:log", "workerz:x")]
+    ours = ["{r}:log:restored:1f", "{r}:pace:ab:held", "rq:anything", "workers:w", "drain", "b:runs", "b:{r}:later"]
+    keys = [*strays, *(f"{redis_prefix}:{name}" for name in ours)]
+    environment = {"CHIME_REDIS_URL": redis_server.url, "CHIME_REDIS_PREFIX": redis_prefix}
+
+    async def leave() -> None:
+        async with connected(redis_server.url) as redis:
+            for key in keys:
+                await redis.hset(key, "x", "1")
+
+    async def clear() -> None:
+        async with connected(redis_server.url) as redis:
+            await redis.delete(*keys)
+
+    assert rows_of(tmp_path, environment)["other keys"].status == "ok"
+    anyio.run(leave)
+    row = rows_of(tmp_path, environment)["other keys"]
+    anyio.run(clear)
+    assert row.status == "warn"
+    assert row.detail.startswith(f"4 keys under {redis_prefix}: that Chime does not know: {redis_prefix}:stray, ")
+
+
+def test_orders_and_leases_of_nobody(tmp_path, redis_server, redis_prefix):
+    """A drain order for a worker that nobody knows and a lease without an end are counted, with what removes them."""
+    drain, lease = f"{redis_prefix}:drain", f"{redis_prefix}:{{done}}:lease"
+
+    async def leave() -> None:
+        async with connected(redis_server.url) as redis:
+            await redis.hset(drain, "host-unknown-1-x", "ann")
+            await redis.hset(lease, mapping={"holder": "me", "position": "3"})
+
+    async def clear() -> None:
+        async with connected(redis_server.url) as redis:
+            await redis.delete(drain, lease)
+
+    anyio.run(leave)
+    rows = rows_of(tmp_path, {"CHIME_REDIS_URL": redis_server.url, "CHIME_REDIS_PREFIX": redis_prefix})
+    anyio.run(clear)
+    assert (rows["queue keys"].status, rows["queue keys"].fix) == ("warn", "chime ops orphans")
+    assert rows["queue keys"].detail == "of nobody: 1 drain order, 1 endless lease"
 
 
 def test_what_a_deleted_run_has_left(tmp_path, redis_server, redis_prefix):

@@ -302,7 +302,8 @@ def drain(
 @chime_command("orphans", short_help="Remove queue records that belong to nobody.")
 @by_whom
 def orphans(invocation: Invocation, author: str | None, reason: str, dry_run: bool) -> None:
-    """Remove jobs of runs that are finished or gone, and records of workers that died.
+    """Remove jobs of runs that are finished or gone, records of workers that died, orders to drain workers that nobody
+    knows, and leases of runs that never end.
 
     What a live worker holds stays.
     """
@@ -313,10 +314,12 @@ def orphans(invocation: Invocation, author: str | None, reason: str, dry_run: bo
             rows = map(run_row, await there.store.overview())
             served = {row.run for row in rows if row.status not in FINISHED}
             found = await queue.orphans(served, dry_run=dry_run)
-            if found and not dry_run:
-                target = f"{len(found.jobs)} jobs, {len(found.workers)} workers"
+            leases: list[str] = [*await there.leases.end_endless(dry_run=dry_run)]
+            names = {"jobs": found.jobs, "workers": found.workers, "drains": found.drains, "leases": leases}
+            if (found or leases) and not dry_run:
+                target = ", ".join(f"{len(some)} {what}" for what, some in names.items() if some)
                 await there.operations.record("orphans", target, who, reason)
-            return {"jobs": found.jobs, "workers": found.workers}
+            return names
 
     found = run_async(work)
     output = invocation.output

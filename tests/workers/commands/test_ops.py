@@ -252,7 +252,7 @@ def test_orphans(
     rq: Redis,
     keys_left: Any,
 ) -> None:
-    """Jobs of runs that are finished or gone and records of dead workers go; open runs and what is held stay."""
+    """What is of finished or lost runs, or of workers that are dead or unknown, goes; what lives or is held stays."""
     open_run(uploaded, made_run)
     uploaded(made_run("done"))
     SimpleWorker([rq_queue("act", rq)], name=f"{HOST_NAME}dead-1-x", connection=rq, serializer="json").register_birth()
@@ -263,10 +263,24 @@ def test_orphans(
                 await queue.enqueue(Job(kind="act", run=RunId(run), episode=4), 60)
 
     anyio.run(fill)
-    found = {"jobs": ["act-done-4-1", "act-gone-4-1"], "workers": [f"{HOST_NAME}dead-1-x"]}
+    drain, endless = f"{redis_prefix}:drain", f"{redis_prefix}:{{done}}:lease"
+    with Redis.from_url(redis_server.url, decode_responses=True) as plain:
+        plain.hset(drain, mapping={f"{HOST_NAME}unknown-1-x": "ann", worker: "ann"})
+        for lease in (endless, f"{redis_prefix}:{{made}}:lease"):
+            plain.hset(lease, mapping={"holder": "me", "position": "1"})
+        plain.expire(lease, 600)
+    found = {
+        "jobs": ["act-done-4-1", "act-gone-4-1"],
+        "workers": [f"{HOST_NAME}dead-1-x"],
+        "drains": [f"{HOST_NAME}unknown-1-x"],
+        "leases": ["done"],
+    }
     assert chime.json("ops", "orphans", "--dry-run")["data"] == found | {"dry_run": True}
     assert chime.json("ops", "orphans")["data"] == found | {"dry_run": False}
     assert "nothing is left over" in chime("ops", "orphans")
+    with Redis.from_url(redis_server.url, decode_responses=True) as plain:
+        assert plain.hgetall(drain) == {worker: "ann"}
+        assert [plain.exists(lease) for lease in (endless, f"{redis_prefix}:{{made}}:lease")] == [0, 1]
     left = [key for key in keys_left() if ":rq:" in key]
     assert not [key for key in left if "done" in key or "gone" in key or "dead" in key]
     assert f"{redis_prefix}:rq:job:act-made-4-1" in left
