@@ -135,6 +135,38 @@ def test_a_worker_ends_with_its_parent(chime: CommandLine, there: There):
     assert there.rq_keys() in ([], [f"{there.prefix}:rq:queues"])
 
 
+def test_a_server_that_lost_the_log_ends_its_run(chime: CommandLine, own_redis_server: Any, endpoint: Endpoint):
+    """A server that is replaced by an empty one ends the run under way with 3; a run that never was is named with 2.
+
+    Until then every key on it is one that `chime doctor` knows.
+    """
+    chime.environment |= {"CHIME_REDIS_URL": own_redis_server.url, "CHIME_REDIS_PREFIX": "p"}
+    endpoint.hold_after(12)
+    run = chime.begin(*start(endpoint))
+    until(lambda: endpoint.held)
+    rows = {row["check"]: row for row in json.loads(chime("doctor", "--json")[0])["data"]}
+    assert rows["other keys"]["status"] == "ok", rows["other keys"]
+    with redis.Redis.from_url(own_redis_server.url) as client:
+        client.flushall()
+    _, err = chime.ended(run, 3)
+    assert f"run {RUN} is gone" in err.strip().splitlines()[-1]
+    endpoint.release()
+    assert f"no run '{RUN}'" in chime("run", "resume", RUN, code=2)[1]
+
+
+def test_a_worker_waits_for_a_full_server(chime: CommandLine, own_redis_server: Any):
+    """`chime worker` on a full server waits with one line, and SIGTERM ends it in order."""
+    chime.environment |= {"CHIME_REDIS_URL": own_redis_server.url, "CHIME_REDIS_PREFIX": "p"}
+    with redis.Redis.from_url(own_redis_server.url) as client:
+        client.config_set("maxmemory", 1)
+        worker = chime.begin("worker", "act")
+        until(lambda: "server full, waiting for room" in chime.said(worker))
+        assert client.keys() == []
+        worker.send_signal(signal.SIGTERM)
+        _, err = chime.ended(worker)
+    assert err.count("waiting for room") == 1
+
+
 def test_a_refused_key_pauses_the_run(chime: CommandLine, there: There, endpoint: Endpoint, digest: str):
     """A key that stops working ends the command with 3 and one line; with the right key resume goes on to the end."""
     endpoint.left = 30
