@@ -102,6 +102,14 @@ def test_a_server_that_loses_its_last_seconds_again_and_again() -> None:
 
 
 @pytest.mark.timeout(300)
+def test_a_server_that_loses_what_an_event_is_made_from_on_its_way() -> None:
+    """Read, then lost before what follows from it is written: that is refused, and made again from what comes."""
+    sky = Weather(storm_s=60, chances={"tail": 0.05})
+    for seed in range(SEED, SEED + 4):
+        judge(world_of(seed, sky))
+
+
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", ["act", "diagnose"])
 def test_work_that_kills_everybody_is_given_up(kind: JobKind) -> None:
     """Attempts are counted over all conductors: work that kills its worker and every coordinator ends all the same."""

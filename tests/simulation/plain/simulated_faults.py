@@ -7,6 +7,7 @@ A fault strikes a *call*: one request of a process through one of its ports, and
 - `doubled`: the request acts twice, as when a client repeats what it believes lost; the caller gets the second reply
 - `late`: a copy of the request acts once more after up to `LATE_S`, whether its sender lives or not
 - `slow`: request and reply take seconds
+- `tail`: on its way the server comes back without its last seconds, which the caller has read
 - `crash`: the environment's host ends; `full`: no room where bodies are kept
 
 Beside calls, a *storm* lasts for the world's first part: processes are killed at any moment, stopped politely or frozen
@@ -21,7 +22,7 @@ from random import Random
 from typing import Literal
 
 Fate = Literal[
-    "kill_before", "kill_after", "lost_request", "lost_reply", "doubled", "late", "slow", "crash", "full",
+    "kill_before", "kill_after", "lost_request", "lost_reply", "doubled", "late", "slow", "tail", "crash", "full",
 ]  # fmt: skip
 
 _KILLS: tuple[Fate, ...] = ("kill_before", "kill_after")
@@ -29,7 +30,7 @@ _SERVER: tuple[Fate, ...] = (*_KILLS, "lost_request", "lost_reply", "doubled", "
 
 #: port -> what can happen to its calls
 FATES: dict[str, tuple[Fate, ...]] = {
-    "log.append": (*_SERVER, "late"),
+    "log.append": (*_SERVER, "late", "tail"),
     "log.read_stream": _SERVER,
     "log.length": _SERVER,
     "log.read": _SERVER,

@@ -142,8 +142,7 @@ class Process:
             raise EnvironmentCrashed(-9, "simulated")
         if fate == "full":
             raise OSError(errno.ENOSPC, "no room (simulated)")
-        if fate == "late":
-            self.server.later(act, self.faults.dice.uniform(0.0, LATE_S))
+        self._meanwhile(act, fate)
         reply = await act()
         if fate == "doubled":
             reply = await act()
@@ -155,6 +154,14 @@ class Process:
             raise StoreAway(f"{port}: the reply is lost")
         await self.awake()
         return reply
+
+    def _meanwhile(self, act: Callable[[], Awaitable[Any]], fate: Fate) -> None:
+        """What befalls the server itself while the request is on its way."""
+        if fate == "late":
+            self.server.later(act, self.faults.dice.uniform(0.0, LATE_S))
+        if fate == "tail" and not self.server.ended:
+            self.server.disturbed_at = max(self.server.disturbed_at, CLOCK.now)
+            self.server.lose(self.faults.dice.uniform(0.1, 2))
 
     async def _travel(self, delay_s: float) -> None:
         if delay_s:

@@ -131,6 +131,11 @@ class SimulatedServer:
 
         self.start(acted)
 
+    @property
+    def ended(self) -> bool:
+        """Whether the run is finished."""
+        return bool(self.log.events) and self.log.events[-1].kind == "run_finished"
+
     def lose(self, seconds: float) -> None:
         """Come back without what was written in the last `seconds`: it was not on disk."""
         since, self.lost_at = CLOCK.now - seconds, CLOCK.now
