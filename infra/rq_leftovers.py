@@ -102,16 +102,14 @@ def remove_dead_workers(queue: Queue, prefix: str) -> None:
         pipeline.execute()
 
 
-def unknown_drains(queues: Iterable[Queue], prefix: str) -> list[str]:
+def unknown_drains(connection: Redis, queues: Collection[Queue], prefix: str) -> list[str]:
     """Names of workers that are asked to drain, that none of `queues` knows, and that do not live."""
-    known = set[str]()
-    asked: list[str] = []
-    for queue in queues:
-        asked = asked or [name.decode() for name in cast("list[bytes]", queue.connection.hkeys(drain_key(prefix)))]
-        known |= {worker_name(key) for key in standing(queue).workers}
-        # A worker that begins claims before rq knows it.
-        known |= {name for name in asked if name not in known and queue.connection.exists(claims_key(prefix, name))}
-    return sorted(set(asked) - known)
+    asked = {name.decode() for name in cast("list[bytes]", connection.hkeys(drain_key(prefix)))}
+    if not asked:
+        return []
+    unknown = asked - {worker_name(key) for queue in queues for key in standing(queue).workers}
+    # A worker that begins claims before rq knows it.
+    return sorted(name for name in unknown if not connection.exists(claims_key(prefix, name)))
 
 
 def remove_empty(queue: Queue) -> None:

@@ -325,7 +325,7 @@ class RqQueue:
     def _orphans(self, served: Container[RunId], dry_run: bool) -> Orphans:
         jobs: set[str] = set()
         workers: set[str] = set()
-        drains = unknown_drains(self._queues.values(), self._prefix)
+        drains = unknown_drains(self._connection, self._queues.values(), self._prefix)
         for queue in self._queues.values():
             found = standing(queue)
             ids = {id_ for id_ in listed(queue) | everywhere(queue) if (run := run_of(id_)) and run not in served}

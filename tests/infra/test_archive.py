@@ -25,7 +25,7 @@ from infra.clock import SystemClock
 from infra.export import export_log
 from infra.list_log import ListLogStore
 from infra.log_import import import_log
-from infra.redis_log import index_key, kept_key, log_key
+from infra.redis_log import RedisLogStore, index_key, kept_key, log_key
 from infra.segments import SegmentLog, verify_segments
 from runtime.ports import Appended, Basis, Origin, Taken
 from workers.run_stream import tell
@@ -432,17 +432,18 @@ async def test_two_archivings_at_once_leave_one_archive(archive_store, redis_pre
         assert await held(store, run, redis_prefix) == 1
 
 
+async def begun(store: RedisLogStore, run: RunId) -> _Archiving:
+    """An archiving that has looked at the run's log and done nothing yet."""
+    return await _Archiving.begun(store, run, None, lambda event: tell(store.open(run), event), lambda _: None)
+
+
 async def test_an_archiving_that_another_has_overtaken_goes_on_from_there(archive_store) -> None:
     """Both add the same, then the other one adds more: the slower one neither folds a gap nor fails."""
     events = made_run(5, 24)
     run = events[0].run
     async with archive_store() as store:
         await put(store, events)
-
-        async def note(event: Noted) -> None:
-            await tell(store.open(run), event)
-
-        slow, fast = [await _Archiving.begun(store, run, None, note, lambda _: None) for _ in range(2)]
+        slow, fast = await begun(store, run), await begun(store, run)
         _, last = await slow.last()
         record = slow._index.record
 
@@ -466,11 +467,7 @@ async def test_an_archiving_that_another_has_finished_says_so(archive_store) -> 
     run = events[0].run
     async with archive_store() as store:
         await put(store, events)
-
-        async def note(event: Noted) -> None:
-            await tell(store.open(run), event)
-
-        slow = await _Archiving.begun(store, run, None, note, lambda _: None)
+        slow = await begun(store, run)
         _, last = await slow.last()
         await archived(store, run)
         checkpoint = await store.open(run).checkpoint()
